@@ -9,7 +9,7 @@
 
 The packages, in the order of the data flow: `tables` (tables, shards and tasks), `augment` (random samples to measure,
 and random tasks), `measurement` (measured costs), `lab` (modelled costs), `cost_models` (predicted costs), `search` and
-`sharders` (plans), `replan` (the plan after the one that runs), `evaluation` (measured and compared plans),
+`sharders` (plans), `replanning` (the plan after the one that runs), `evaluation` (measured and compared plans),
 `torchrec_plan` and `torchrec_bridge` (plans for TorchRec), `report` (the HTML report). `workers` runs processes for
 them. `pipelines`, `datasets`, `hooks` and `cli` connect them with Kedro. `import neuroshard_pipeline` does not import
 Kedro, TorchRec or FBGEMM.
@@ -19,7 +19,7 @@ import os
 
 from neuroshard_pipeline.cost_models import CostModels, load_cost_models
 from neuroshard_pipeline.errors import NeuroShardError
-from neuroshard_pipeline.replan import Replan, replan
+from neuroshard_pipeline.replanning import Replan, replan
 from neuroshard_pipeline.search.plan import Plan, PlanCost
 from neuroshard_pipeline.sharders.policies.policy import Policies, load_policies
 from neuroshard_pipeline.sharders.registry import SHARDERS, ordered_by_links, shard

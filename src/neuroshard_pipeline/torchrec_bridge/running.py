@@ -12,7 +12,7 @@ import pandas as pd
 
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.evaluation.plan_frames import shards_from_frame, task_from_frame
-from neuroshard_pipeline.replan.present import Present
+from neuroshard_pipeline.replanning.present import Present
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask

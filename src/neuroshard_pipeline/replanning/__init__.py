@@ -11,8 +11,8 @@
 | `choices` | `replan`: keep, at most x bytes per rank, free |
 """
 
-from neuroshard_pipeline.replan.choices import Choice, Replan, replan
-from neuroshard_pipeline.replan.moved import Move
-from neuroshard_pipeline.replan.present import Judgement, Present, judge
+from neuroshard_pipeline.replanning.choices import Choice, Replan, replan
+from neuroshard_pipeline.replanning.moved import Move
+from neuroshard_pipeline.replanning.present import Judgement, Present, judge
 
 __all__ = ["Choice", "Judgement", "Move", "Present", "Replan", "judge", "replan"]

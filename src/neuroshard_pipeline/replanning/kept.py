@@ -13,7 +13,7 @@ import numpy as np
 
 from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.errors import DoesNotFitError
-from neuroshard_pipeline.replan.present import Present, stretched
+from neuroshard_pipeline.replanning.present import Present, stretched
 from neuroshard_pipeline.search.local_search import column_price_ms
 from neuroshard_pipeline.search.moves import Layout, layout_of
 from neuroshard_pipeline.search.plan import Placement

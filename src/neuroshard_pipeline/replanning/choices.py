@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from neuroshard_pipeline.errors import PlanError
-from neuroshard_pipeline.replan.moved import Move, move_of, moved_bytes
-from neuroshard_pipeline.replan.present import Judgement, Present, judge, require_some
-from neuroshard_pipeline.replan.search import NearSearch
+from neuroshard_pipeline.replanning.moved import Move, move_of, moved_bytes
+from neuroshard_pipeline.replanning.present import Judgement, Present, judge, require_some
+from neuroshard_pipeline.replanning.search import NearSearch
 from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.search.plan import Placement, Plan
 from neuroshard_pipeline.search.price import price_plan

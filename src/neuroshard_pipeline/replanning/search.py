@@ -13,11 +13,11 @@ import numpy as np
 
 from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.errors import DoesNotFitError
-from neuroshard_pipeline.replan.descent import descend, home_of
-from neuroshard_pipeline.replan.kept import completed, kept, kept_spread, placed_spread, staying
-from neuroshard_pipeline.replan.moved import moved_bytes
-from neuroshard_pipeline.replan.nearest import nearest, total_bytes
-from neuroshard_pipeline.replan.present import Present
+from neuroshard_pipeline.replanning.descent import descend, home_of
+from neuroshard_pipeline.replanning.kept import completed, kept, kept_spread, placed_spread, staying
+from neuroshard_pipeline.replanning.moved import moved_bytes
+from neuroshard_pipeline.replanning.nearest import nearest, total_bytes
+from neuroshard_pipeline.replanning.present import Present
 from neuroshard_pipeline.search.models import COST_UNITS_PER_MS, Models
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.price import placement_cost_ms

@@ -13,8 +13,8 @@ from dataclasses import replace
 import numpy as np
 
 from neuroshard_pipeline.arrays import FloatArray
-from neuroshard_pipeline.replan.moved import moved_bytes
-from neuroshard_pipeline.replan.present import Present
+from neuroshard_pipeline.replanning.moved import moved_bytes
+from neuroshard_pipeline.replanning.present import Present
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.price import placement_cost_ms
 from neuroshard_pipeline.search.problem import Problem

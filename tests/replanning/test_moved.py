@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import neuroshard_pipeline as ns
-from neuroshard_pipeline.replan.moved import move_of, moved_bytes
-from neuroshard_pipeline.replan.nearest import nearest
-from neuroshard_pipeline.replan.present import Present
+from neuroshard_pipeline.replanning.moved import move_of, moved_bytes
+from neuroshard_pipeline.replanning.nearest import nearest
+from neuroshard_pipeline.replanning.present import Present
 from neuroshard_pipeline.search.params import default_memory
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuroshard_pipeline.arrays import BoolArray, FloatArray, IntArray
-from neuroshard_pipeline.replan.moved import bytes_per_cell
-from neuroshard_pipeline.replan.present import Present
+from neuroshard_pipeline.replanning.moved import bytes_per_cell
+from neuroshard_pipeline.replanning.present import Present
 from neuroshard_pipeline.search.local_search import MAX_MOVES, cheapest_set, column_price_ms, potential_gain
 from neuroshard_pipeline.search.moves import NONE, Layout, Moves, apply_moves, feasible, loads_after, propose
 from neuroshard_pipeline.search.problem import Problem

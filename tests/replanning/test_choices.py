@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import neuroshard_pipeline as ns
-from neuroshard_pipeline.replan.present import Present, judge
+from neuroshard_pipeline.replanning.present import Present, judge
 from neuroshard_pipeline.search.params import default_memory
 from neuroshard_pipeline.search.price import priced
 from neuroshard_pipeline.search.problem import Problem

@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from neuroshard_pipeline.arrays import IntArray
-from neuroshard_pipeline.replan.present import Present
+from neuroshard_pipeline.replanning.present import Present
 from neuroshard_pipeline.search.memory import ADAM_STATE_BYTES, ROWWISE_STATE_BYTES
 from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, Shard, Table
