@@ -24,7 +24,7 @@ from pydantic import BaseModel
 from neuroshard_pipeline.lab.clusters import ClusterSheet, GpuSheet, NetworkFitParams
 from neuroshard_pipeline.lab.device import DeviceParams, KernelParams
 from neuroshard_pipeline.lab.network import NetworkParams
-from neuroshard_pipeline.lab.step import StepParams
+from neuroshard_pipeline.lab.step_groups import StepParams
 from neuroshard_pipeline.measurement import CommMeasureParams, CommOverrides, ComputeMeasureParams, ComputeOverrides
 
 try:

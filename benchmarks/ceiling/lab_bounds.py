@@ -104,9 +104,9 @@ class LabBound:
 
     def _fixed_us(self, used: Sequence[int]) -> float:
         """Joining the outputs of several types, and putting ids into the order of the groups."""
-        launch, sync = self._job.device.kernels.forward_launch_us, self._job.host_sync_us
+        launch, sync = self._job.device.kernels.forward_launch_us, self._job.host.host_sync_us
         is_exchanged = any(kind != DATA_PARALLEL for kind in used)
-        return self._joined_us * (len(used) > 1) + (4 * launch + sync) * is_exchanged
+        return self._joined_us * (len(used) > 1) + (4 * launch + sync + self._job.host.lookup_host_us) * is_exchanged
 
     def _lines(self, kind: int, forward: FloatArray, backward: FloatArray, limit_us: float) -> list[Line]:
         possible = self._possible(kind) & (self._alone_us[:, kind] <= limit_us)
@@ -177,11 +177,12 @@ class LabBound:
         launch, share = job.device.kernels.forward_launch_us, terms.row_share[:, ROW_WISE].min(axis=-1)
         slope = min(slope for _, slope in self._exchange_lines())
         volume = _BYTES * job.local_batch * (terms.features + 2 * terms.ids * share)
-        sorted_bytes = job.local_batch * (_BYTES * world * terms.features + 2 * _BYTES * terms.ids)
-        of_ids = self._sent_us() + self._received_us(terms.ids * share) + self._stream_us(3 * sorted_bytes)
+        of_ids = self._sent_us() + self._received_us(terms.ids * share) + self._sorted_us(world)
         copies = self._stream_us(2 * _BYTES * (job.local_batch + job.task.batch_size) * self._columns)
         each = lookups + copies + (of_ids + slope * volume * self._peers())[:, None]
-        fixed = self._launches_us() + 12 * launch + job.host_sync_us + self._splits_us() + 2 * self._exchange_us(1.0)
+        fixed = (
+            self._launches_us() + 12 * launch + job.host.host_sync_us + self._splits_us() + 2 * self._exchange_us(1.0)
+        )
         size = _BYTES * job.task.batch_size
         return [
             Line(fixed + 2 * constant, fixed + 2 * constant, each + 2 * rate * size * self._columns)
@@ -197,12 +198,12 @@ class LabBound:
         copies = copies + 2 * self._stream_us(2 * _BYTES * job.local_batch * self._columns)
         sorted_bytes = job.local_batch * (_BYTES * local * terms.features + 2 * _BYTES * terms.ids)
         received = local * self._received_us(terms.ids / local) / world
-        of_ids = self._sent_us() + self._stream_us(5 * sorted_bytes) + received
+        of_ids = self._sent_us() + self._stream_us(2 * sorted_bytes) + self._sorted_us(local) + received
         per_byte = self._exchange_lines()[0][1]
         numbers = _BYTES * job.local_batch * (local * terms.features + 2 * terms.ids)
         each = rows + copies + (of_ids + self._per_peer(per_byte * numbers))[:, None]
         each = each + 2 * per_byte * (hosts - 1) * _BYTES * job.local_batch * self._columns / hosts
-        fixed = 10 * launch + job.host_sync_us + self._splits_us() + 2 * self._exchange_us(1.0)
+        fixed = 10 * launch + job.host.host_sync_us + self._splits_us() + 2 * self._exchange_us(1.0)
         fixed += 2 * (job.network.host.launch_us + job.network.fabric.hop_us + job.network.fabric.peer_us)
         own = (self._launches_us() + 9 * launch) / hosts
         return [
@@ -213,6 +214,12 @@ class LabBound:
     def _sent_us(self) -> FloatArray:
         numbers = self._job.local_batch * (_BYTES * self._terms.features + 2 * _BYTES * self._terms.ids)
         return self._stream_us(2 * numbers)
+
+    def _sorted_us(self, ranks: int) -> FloatArray:
+        """(T,) us to sort ids into the buckets of this number of ranks, without launches."""
+        lengths = _BYTES * self._job.local_batch * ranks * self._terms.features
+        sort_us = self._job.host.pooled_sort_ns / 1e3 * self._job.local_batch * self._terms.ids
+        return np.asarray(self._stream_us(3 * lengths) + sort_us)
 
     def _received_us(self, ids: FloatArray) -> FloatArray:
         """(T,) us to put received ids into the order of features, and to compute offsets; `ids` are per sample."""
@@ -226,10 +233,10 @@ class LabBound:
         return self._job.device.kernels.forward_launch_us + self._job.device.kernels.backward_launch_us
 
     def _splits_us(self) -> float:
-        """The all-to-all that announces the sizes of messages, and the wait for it."""
+        """The all-to-all that announces the sizes of messages, and the waits for it and for the ids."""
         job = self._job
         us = collective_us("alltoall", 24.0 * job.world_size, job.world_size, job.hosts, job.network)
-        return float(us) + job.host_sync_us
+        return float(us) + 2 * job.host.host_sync_us
 
     def _exchange_us(self, share: float) -> float:
         """Constant of an all-to-all if this share of the ranks exchange data with ranks of other hosts."""

@@ -34,6 +34,8 @@ class Machine(NamedTuple):
     backward_launch: float
     memory_rate: float
     sync: float
+    lookup_host: float
+    sort_per_byte: float
     gradient_passes: float
     start: float
     rank: float
@@ -162,7 +164,7 @@ def _output_dist(clock, kind, is_forward, sums, m):
     reorder = cat if sums.is_cut[kind] else 0.0
     if kind == COLUMN_WISE:
         own = np.array([_stream(8 * m.batch * number, 1, m) for number in sums.columns[kind]])
-        clock += own if is_forward else np.full(m.world, cat + reorder)
+        clock += own if is_forward else np.full(m.world, 2 * cat + reorder)
         exchange(clock, 4 * local_batch * sums.columns[kind], False, m)
         clock += np.full(m.world, cat + reorder) if is_forward else own
         return
@@ -174,7 +176,7 @@ def _output_dist(clock, kind, is_forward, sums, m):
         exchange(clock, 4 * local_batch * of_host, True, m)
         clock += cat + reorder
         return
-    clock += cat + reorder
+    clock += 2 * cat + reorder
     exchange(clock, 4 * local_batch * of_host, True, m)
     clock += across
     _reduce_in_hosts(clock, 4 * m.batch * of_host, m)
@@ -196,7 +198,7 @@ def _input_dist(clock, order, sums, m):
             continue
         lengths, ids = 4 * local_batch * sums.features[kind], 8 * local_batch * sums.ids[kind]
         if kind != COLUMN_WISE:
-            clock += _stream(3 * (lengths + ids).sum(), 4, m) + m.sync
+            clock += _stream(3 * lengths.sum(), 4, m) + m.sort_per_byte * ids.sum() + m.sync
         if kind in (TABLE_ROW_WISE, GRID_SHARD):
             clock += _stream(2 * (lengths + ids).sum(), 4, m)
         clock[:] = clock.max() + m.splits + m.sync
@@ -204,7 +206,8 @@ def _input_dist(clock, order, sums, m):
         exchange(clock, ids, False, m)
         for rank in range(m.world):
             clock[rank] += _stream(2 * m.world * (lengths[rank] + ids[rank]), 4, m)
-            clock[rank] += _stream(5 * m.world * lengths[rank], 2, m)
+            clock[rank] += _stream(5 * m.world * lengths[rank], 2, m) + m.sync
+    clock += m.lookup_host
 
 
 @njit(cache=True)

@@ -133,17 +133,17 @@ class Segments(Expressions):
         if not self.sharded:
             return found
         numbers = 4 * sum(self._features.values()) + 8 * self._all_ids
-        found = found + self.stream(2 * self._batch * numbers, 4) + self.constant(m.sync)
+        found = found + self.stream(2 * self._batch * numbers, 4) + self.constant(m.sync + m.lookup_host)
         for kind in self.sharded:
-            found = found + self.constant(m.splits + m.sync)
+            found = found + self.constant(m.splits + 2 * m.sync)
             if kind == COLUMN_WISE:
                 continue
             ranks = m.world if kind == ROW_WISE else m.local
             whole_ids = self.total(kind, self.each(self.terms.ids))
-            ordered = self._batch * (4 * ranks * self._features[kind] + 8 * whole_ids)
-            found = found + self.stream(3 * ordered, 4) + self.constant(m.sync)
+            lengths, of_ids = 4 * self._batch * ranks * self._features[kind], 8 * self._batch * whole_ids
+            found = found + self.stream(3 * lengths, 4) + m.sort_per_byte * of_ids + self.constant(m.sync)
             if kind in ON_HOSTS:
-                found = found + self.stream(2 * ordered, 4)
+                found = found + self.stream(2 * (lengths + of_ids), 4)
         return found
 
     def ids_after(self, kind: int, ranks: int) -> FloatArray:

@@ -38,6 +38,7 @@ from whole_cost_tasks import suite_tasks
 from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.cost_models.models import load_cost_models
 from neuroshard_pipeline.errors import DoesNotFitError
+from neuroshard_pipeline.lab.exchange import ID_BYTES
 from neuroshard_pipeline.lab.network import collective_us
 from neuroshard_pipeline.lab.step import StepCost, step_cost_ms, step_params
 from neuroshard_pipeline.lab.step_groups import BYTES_PER_US, Job
@@ -77,7 +78,9 @@ def machine_of(job: Job) -> Machine:
         kernels.forward_launch_us,
         kernels.backward_launch_us,
         job.device.device.hbm_gb_per_s * kernels.hbm_efficiency * BYTES_PER_US,
-        job.host_sync_us,
+        job.host.host_sync_us,
+        job.host.lookup_host_us,
+        job.host.pooled_sort_ns / 1e3 / ID_BYTES,
         float(gradient_passes(job.task)),
         host.launch_us,
         host.rank_us,
@@ -100,7 +103,7 @@ def machine_of(job: Job) -> Machine:
 def job_of(task: ShardingTask) -> Job:
     """The task on the modelled cluster."""
     network = NETWORK.model_copy(update={"gpus_per_host": task.ranks_per_host})
-    return Job(task, DEVICE, network, step_params().host_sync_us)
+    return Job(task, DEVICE, network, step_params())
 
 
 def encoded(placement: Placement | Plan, task: ShardingTask) -> tuple[IntArray, IntArray]:

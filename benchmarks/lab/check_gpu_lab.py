@@ -29,7 +29,7 @@ from gpu_lab_collectives import check_collectives
 from gpu_lab_lookups import check_lookups, fitted_kernels
 from gpu_lab_points import Check
 from gpu_lab_steps import PUBLISHED as STEPS
-from gpu_lab_steps import check_steps, steps_table
+from gpu_lab_steps import check_steps, left_out_table, steps_table
 
 from neuroshard_pipeline.errors import NeuroShardError
 
@@ -40,7 +40,7 @@ def print_check(check: Check, worst: int) -> bool:
     """Print the tables of one part; returns whether an aim is missed."""
     print(f"\n{check.title}\n{'=' * len(check.title)}")
     if check.title.startswith("Steps"):
-        print(f"\n{steps_table(check)}")
+        print(f"\n{steps_table(check)}\n\n{left_out_table(STEPS)}")
     elif check.points:
         for by in (["how", "source"], ["how", "device"], ["how", "size"], ["how"]):
             print(f"\n{check.table(by).to_string(float_format='{:.3f}'.format)}")

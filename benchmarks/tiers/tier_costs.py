@@ -52,7 +52,7 @@ def bytes_of(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int]) 
 def collectives_ms(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int]) -> float:
     """The lab's time of all collectives of a step on the slowest rank, without the work and the waiting in between."""
     network = NETWORK.model_copy(update={"gpus_per_host": task.ranks_per_host})
-    job = Job(task, DEVICE, network, step_params().host_sync_us)
+    job = Job(task, DEVICE, network, step_params())
     phases = [phase for phase in step_phases(grouped(shards, ranks, task), job) if not isinstance(phase, Work)]
     parts, _ = run_phases(phases, task.world_size, network)
     return float(np.sum(list(parts.values()), axis=0).max())

@@ -23,7 +23,8 @@ from neuroshard_pipeline.tables.table import Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
 H100, CLUSTER = modelled_device("h100"), network_preset("h100-ib400")
-SYNC = step_params().host_sync_us
+HOST = step_params()
+SYNC = HOST.host_sync_us
 #: A GPU that moves 1e3 bytes per us and launches a kernel in 10 us.
 SLOW = ModelledDevice(
     device=DeviceParams(hbm_gb_per_s=1, l2_mib=1, l2_bytes_per_clock=1, sms=1, clock_ghz=1, host_gb_per_s=1),
@@ -68,10 +69,13 @@ def test_two_whole_tables_by_hand():
     ids = 100 + 20 + 1.6 / 0.5  # 200 ids for the table on rank 0
     ordered = [4 * 10 + 2 * (4 * 200 + 8 * 200 * factor) / 1e3 for factor in (2, 1)]
     offsets = 2 * 10 + 200 * (4 + 4 + 4 + 8) / 1e3
-    expected = [first + splits + lengths + ids + last + offsets for last in ordered]
+    # After the exchange, the host waits for the number of ids per feature, and makes the calls of the first lookup.
+    after = offsets + SYNC + HOST.lookup_host_us
+    expected = [first + splits + lengths + ids + last + after for last in ordered]
     assert us(priced.input_dist_ms) == pytest.approx(expected)
-    # In each direction, a rank copies the 200 * D numbers of its own columns and the 100 * 12 of its own samples.
-    copies = [2 * (2 * 10 + 8 * (200 * dim + 100 * 12) / 1e3) for dim in (4, 8)]
+    # In each direction, a rank copies the 200 * D numbers of its own columns and the 100 * 12 of its own samples;
+    # backward, it copies the latter twice.
+    copies = [2 * (2 * 10 + 8 * 200 * dim / 1e3) + 10 + 3 * 8 * 100 * 12 / 1e3 for dim in (4, 8)]
     assert us(priced.module_ms) == pytest.approx(copies)
     assert not priced.reduction_ms.any()
     assert not priced.dense_ms.any()
@@ -159,7 +163,7 @@ def test_as_many_collectives_as_torchrec_runs(kind, world_size, all_to_alls, red
         "data_parallel": replicas(WIDE, world_size),
     }[kind]
     of = task(WIDE, world_size=world_size, local_world_size=2)
-    job = Job(of, SLOW, SIMPLE, SYNC)
+    job = Job(of, SLOW, SIMPLE, HOST)
     phases = step_phases(grouped([shard for shard, _ in placed], [rank for _, rank in placed], of), job)
     together = [phase for phase in phases if isinstance(phase, Symmetric)]
     found = sum(isinstance(phase, AllToAll) for phase in phases) + sum(p.part == "input_dist" for p in together)

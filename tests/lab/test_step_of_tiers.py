@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from lab.networks import SIMPLE
-from lab.test_step import CLUSTER, H100, SLOW, SYNC, cost, task, us
+from lab.test_step import CLUSTER, H100, HOST, SLOW, SYNC, cost, task, us
 
 from neuroshard_pipeline.lab.device import lookup_cost_ms
 from neuroshard_pipeline.lab.network import collective_us
@@ -57,7 +57,7 @@ def test_no_message_of_a_host_tier_leaves_its_host():
     placed = host_rows(of.tables[0])
     network = SIMPLE.model_copy(update={"gpus_per_host": 2})
     groups = grouped([shard for shard, _ in placed], [rank for _, rank in placed], of)
-    phases = step_phases(groups, Job(of, SLOW, network, SYNC))
+    phases = step_phases(groups, Job(of, SLOW, network, HOST))
     messages = [phase.message_bytes for phase in phases if isinstance(phase, AllToAll)]
     assert len(messages) == 4  # lengths, ids, rows, gradients
     for sent in messages:
@@ -104,7 +104,9 @@ def test_ids_that_are_sent_once_cost_what_distinct_ids_cost_plus_a_search_and_co
     ids, kernels = 50 * 10, SLOW.kernels
     search = 14 * 10 + (kernels.sort_bytes_per_id + 5 * 8) * ids / 1e3 + SYNC
     np.testing.assert_allclose(us(slow.input_dist_ms), np.add(us(slow_as_sent.input_dist_ms), search))
-    copies = 2 * 10 + (2 + 3) * 4 * 8 * ids / 1e3
+    # Gradients are put side by side before the gradients of repeated ids are added, not after.
+    side_by_side = 10 + 2 * 4 * 8 * 50 * sent.pooling_factor / 1e3
+    copies = 2 * 10 + (2 + 5) * 4 * 8 * ids / 1e3 - side_by_side
     np.testing.assert_allclose(us(slow.module_ms), np.add(us(slow_as_sent.module_ms), copies))
 
 

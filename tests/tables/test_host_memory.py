@@ -126,3 +126,15 @@ def test_shards_of_a_table_read_its_bytes_together():
         assert sum(host_link_bytes(shard, task) for shard in shards) == pytest.approx(
             host_link_bytes(whole(table), task)
         )
+
+
+@pytest.mark.parametrize("load_factor", [0.25, 0.6])
+@pytest.mark.parametrize("kind", ["column_wise", "row_wise"])
+def test_a_cache_of_rows_that_are_drawn_evenly_misses_the_share_that_it_has_no_room_for(load_factor, kind):
+    """Whatever a cache keeps of such rows, the next row is in it with the probability of its share of all rows."""
+    table = Table("a", 64_000, 16, 1.0, 100.0, SINGLE_LOOKUPS, popularity=((64_000.0, 1.0),))
+    table = replace(table, compute_kernel="fused_uvm_caching", cache_load_factor=load_factor)
+    rows = 32_000 if kind == "row_wise" else 64_000
+    expected = host_link_bytes(Shard(table, 0, 16, 0, rows, kind), a_task(table))
+    assert expected == pytest.approx(100 * rows / 64_000 * (1 - load_factor) * 64, rel=0.01)
+    assert host_link_bytes(whole(replace(table, popularity=None)), a_task(table)) < 0.9 * 100 * (1 - load_factor) * 64

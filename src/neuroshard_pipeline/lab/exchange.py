@@ -6,11 +6,13 @@ f features and P ids per sample, D columns (D_i on rank i, D_host on one host), 
 Input dist [dist_data.py `KJTAllToAll`; embeddingbag.py `input_dist`]
     per module   features are put into the order of the groups, once per column shard: reads and writes
                  4 b f + 8 b P bytes (lengths are int32, ids int64); the host waits for the number of ids per feature
-    per group    types that cut rows first sort ids into one bucket per rank (`block_bucketize_sparse_features`: the ids
-                 and lengths of all buckets are read twice and written once), and the host waits again
+    per group    types that cut rows first sort ids into one bucket per rank (`block_bucketize_sparse_features`: the
+                 lengths of all buckets are read twice and written once; ids take a time each), and the host waits again
                  all_to_all of 3 int64 per rank (how much follows), 4 with weights; then the host waits
                  all_to_all of 4 b f bytes of lengths, of 8 b P bytes of ids, and of 4 b P bytes of any weights
                  received data is ordered by feature: reads and writes 4 B f + 8 B P; lengths become int64 offsets
+                 the host waits for the number of received ids per feature (`KeyedJaggedTensor.dist_init`)
+    per module   after its last wait, the host makes the Python calls of the first lookup; the GPU has no work
 
 Output dist of pooled rows [comm_ops.py], forward and backward
     column_wise     all_to_all: rank i sends o * D_i * b bytes to every rank
@@ -20,12 +22,14 @@ Output dist of pooled rows [comm_ops.py], forward and backward
     data_parallel   none
 Copies (`module`) each read and write their data once. They fill the buffer that is sent, put the outputs of all ranks
 side by side (`torch.cat`), put columns into the order of the model if tables are cut by columns, and put the outputs of
-several groups side by side. The backward pass repeats the copies and divides gradients by the number of ranks. With
-o < 4, sender and receiver also convert numbers.
+several groups side by side. The backward pass repeats the copies and divides gradients by the number of ranks. Before
+an all-to-all, it copies the gradients once more (`_recat_pooled_embedding_grad_out` makes the columns of each rank
+contiguous). With o < 4, sender and receiver also convert numbers.
 
 Sequence tables need an all_to_all of o * b * D * P bytes. Its input is permuted first, and the rows of row shards are
-put into the order of the ids afterwards. P counts ids after deduplication. Rows of host tiers, the popular rows that
-every host holds, are exchanged in the same way inside hosts.
+put into the order of the ids afterwards. Backward, the gradients of all features are put side by side, and those of row
+shards are zeroed, read and added (`index_select_backward`). P counts ids after deduplication. Rows of host tiers, the
+popular rows that every host holds, are exchanged in the same way inside hosts.
 """
 
 from collections.abc import Sequence
@@ -53,8 +57,9 @@ def input_dist(groups: Sequence[Group], job: Job) -> list[Phase]:
     if not sharded:
         return []
     sent = sum(_sent_bytes(group, job) for group in groups)
-    first = job.kernels_us(2 * sent, _PERMUTE_KERNELS) + job.host_sync_us
-    return [Work("input_dist", first), *(phase for group in sharded for phase in _group_input_dist(group, job))]
+    first = job.kernels_us(2 * sent, _PERMUTE_KERNELS) + job.host.host_sync_us
+    lookup = Work("input_dist", np.full(job.world_size, job.host.lookup_host_us))
+    return [Work("input_dist", first), *(phase for group in sharded for phase in _group_input_dist(group, job)), lookup]
 
 
 def _sent_bytes(group: Group, job: Job) -> float:
@@ -74,7 +79,8 @@ def _group_input_dist(group: Group, job: Job) -> list[Phase]:
     first = np.zeros(world)
     if group.is_cut_by_rows and peers > 1:
         sorted_bytes = (lengths + _id_bytes(group) * of_ids).sum() / (world // peers)
-        first = job.kernels_us(3 * sorted_bytes, _BUCKETIZE_KERNELS) + job.host_sync_us
+        first = job.kernels_us(3 * lengths.sum() / (world // peers), _BUCKETIZE_KERNELS) + job.host.host_sync_us
+        first = first + job.host.sort_ns(group.is_sequence) / 1e3 * of_ids.sum() / (world // peers)
         if group.kind in ("table_row_wise", "grid_shard"):  # buckets are put into the order of the ranks
             first = first + job.kernels_us(2 * sorted_bytes, _PERMUTE_KERNELS)
     came = peers * (lengths + _id_bytes(group) * of_ids)
@@ -94,9 +100,9 @@ def _group_input_dist(group: Group, job: Job) -> list[Phase]:
         _together("input_dist", "alltoall", splits, job)
         if peers == world
         else _in_hosts("alltoall", np.full(world, splits), job, "input_dist"),
-        Work("input_dist", np.full(world, job.host_sync_us)),
+        Work("input_dist", np.full(world, job.host.host_sync_us)),
         *exchanges,
-        Work("input_dist", job.kernels_us(2 * came, _PERMUTE_KERNELS) + offsets),
+        Work("input_dist", job.kernels_us(2 * came, _PERMUTE_KERNELS) + job.host.host_sync_us + offsets),
     ]
 
 
@@ -136,7 +142,7 @@ def _column_dist(group: Group, job: Job) -> tuple[list[Phase], list[Phase]]:
         Work("module", _converted(all_back, job) + cat + reorder),
     ]
     backward: list[Phase] = [
-        Work("module", reorder + cat + _converted(all_back, job)),
+        Work("module", reorder + 2 * cat + _converted(all_back, job)),
         AllToAll("backward_comm", messages.T),
         Work("module", _converted(own, job) + copy),
     ]
@@ -174,7 +180,7 @@ def _host_row_dist(group: Group, job: Job) -> tuple[list[Phase], list[Phase]]:
         copy, cat = _copied(reduced, job) + _converted(reduced, job), _copied(back, job) + _converted(back, job)
         across = (
             [Work("module", copy), AllToAll("forward_comm", messages), Work("module", cat)],
-            [Work("module", cat), AllToAll("backward_comm", messages.T), Work("module", copy)],
+            [Work("module", cat + _copied(back, job)), AllToAll("backward_comm", messages.T), Work("module", copy)],
         )
     reorder = _reordered(group, back, job)
     sizes = job.output_bytes * own
@@ -203,8 +209,10 @@ def _sequence_dist(group: Group, job: Job) -> tuple[list[Phase], list[Phase]]:
     ordered = _copied(back, job) if group.is_cut_by_rows else _reordered(group, back, job)
     sent, came = _copied(own, job) + _converted(own, job), _converted(back, job) + ordered
     forward: list[Phase] = [Work("module", sent), AllToAll("forward_comm", messages), Work("module", came)]
+    added = _copied(back, job) * group.is_cut_by_rows  # zeros are written, and gradients are added instead of copied
+    side_by_side = _copied(back, job) * (not group.is_sent_once)  # else `sequences.rows_at_places`
     backward: list[Phase] = [
-        Work("module", came),
+        Work("module", came + added + side_by_side),
         AllToAll("backward_comm", messages.T),
         Work("module", sent + _copied(own, job)),  # gradients are permuted, and divided by the number of ranks
     ]

@@ -9,7 +9,8 @@ waits for the number of distinct ids.
 Ids of tiers [`torchrec_bridge.tiered.index`]: a search among the popular ids of all tables of a module finds which ids
 belong to each tier; it moves 24 numbers of 8 bytes per id, counted in the code. The host waits for three numbers.
 Rows at the positions of their ids: forward, N D floats are read and written. Backward, gradients are read and added to
-those of the rows that were exchanged once (3 N D), or read and written if every id has a row of its own (2 N D).
+those of the rows that were exchanged once (3 N D), or read and written if every id has a row of its own (2 N D). The
+gradients of all features are put side by side before they are added (2 N D).
 """
 
 from collections.abc import Callable, Sequence
@@ -49,7 +50,7 @@ def rows_at_places(group: Group, job: Job) -> tuple[list[Phase], list[Phase]]:
     floats = _of_rank(group, job, _floats, _any if group.is_sent_once else _is_tier)
     if not floats:
         return [], []
-    backward = 3 if group.is_sent_once else 2
+    backward = 5 if group.is_sent_once else 2
     return (
         [Work("module", job.kernels_us(2 * _FLOAT_BYTES * floats))],
         [Work("module", job.kernels_us(backward * _FLOAT_BYTES * floats))],
@@ -86,4 +87,4 @@ def _is_tier(shard: Shard) -> bool:
 
 def _search_us(ids: float, kernels: int, bytes_per_id: float, syncs: int, job: Job) -> FloatArray:
     us = job.kernels_us(bytes_per_id * ids, kernels)
-    return us + np.where(us > 0, syncs * job.host_sync_us, 0.0)
+    return us + np.where(us > 0, syncs * job.host.host_sync_us, 0.0)

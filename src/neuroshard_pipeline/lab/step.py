@@ -19,14 +19,13 @@ equal share of this cost.
 A step starts when all ranks get the gradients of the outputs, at the same time. The backward output dist, the backward
 lookups, and the all_reduce and optimizer of replicas come first. The input dist, the forward lookups and the forward
 output dist of the next batch follow. Nothing overlaps, except that the input dist of a task with `pipelines_input_dist`
-costs nothing. All speeds and latencies but `host_sync_us` are those of the lab's GPUs and networks. Shapes: W ranks.
+costs nothing. Speeds and latencies are those of the lab's GPUs and networks and of `StepParams`. Shapes: W ranks.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from pydantic import Field
 
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.lab.device import ModelledDevice
@@ -45,8 +44,7 @@ from neuroshard_pipeline.lab.network import NetworkParams
 from neuroshard_pipeline.lab.params import lab_values
 from neuroshard_pipeline.lab.phases import Phase, Work, run_phases
 from neuroshard_pipeline.lab.sequences import rows_at_places, search_of_ids
-from neuroshard_pipeline.lab.step_groups import Group, Job, columns, grouped
-from neuroshard_pipeline.parameters import Parameters
+from neuroshard_pipeline.lab.step_groups import Group, Job, StepParams, columns, grouped
 from neuroshard_pipeline.tables.dedup import looked_up
 from neuroshard_pipeline.tables.replica_groups import groups_on_host
 from neuroshard_pipeline.tables.step_work import kernel_of
@@ -56,17 +54,6 @@ from neuroshard_pipeline.tables.task import ShardingTask
 #: Bytes that PyTorch's dense optimizer reads and writes per byte of gradients: weights, gradients, state.
 _OPTIMIZER_PASSES = {"sgd": 3, "rowwise_adagrad": 5, "adam": 7}
 _GRADIENT_PASSES = 3  # zeros are written; the buffer of the all_reduce is a copy
-
-
-class StepParams(Parameters):
-    """Costs of a training step other than kernels and collectives.
-
-    Attributes:
-        host_sync_us: time for which a GPU has no work each time the host waits for one of its results, and launches the
-            next kernels only then.
-    """
-
-    host_sync_us: float = Field(ge=0)
 
 
 @dataclass(frozen=True)
@@ -119,6 +106,7 @@ def step_cost_ms(
     ranks: Sequence[int],
     device: ModelledDevice,
     network: NetworkParams,
+    host: StepParams | None = None,
 ) -> StepCost:
     """Modelled cost of a step with `shards[i]` on `ranks[i]`.
 
@@ -128,11 +116,12 @@ def step_cost_ms(
         ranks: the rank of each shard.
         device: GPU of every rank.
         network: links inside and between hosts.
+        host: costs of the host's calls; None means those that the package ships.
     """
     on_host = groups_on_host(task, network.gpus_per_host)
     if task.local_world_size is not None:
         network = network.model_copy(update={"gpus_per_host": task.local_world_size})
-    job = Job(task, device, network, step_params().host_sync_us, on_host)
+    job = Job(task, device, network, host or step_params(), on_host)
     parts, waiting = run_phases(step_phases(grouped(shards, ranks, task), job), task.world_size, network)
     names = (name.removesuffix("_ms") for name in StepCost.__dataclass_fields__ if name != "waiting_ms")
     none = np.zeros(task.world_size)
@@ -174,7 +163,7 @@ def weighted_lookups_ms(
 
     Arguments as for `step_cost_ms`.
     """
-    job = Job(task, device, network, step_params().host_sync_us)
+    job = Job(task, device, network, step_params())
     added = np.zeros(task.world_size)
     for group in grouped(shards, ranks, task):
         if group.is_weighted:
@@ -190,7 +179,7 @@ def searches_ms(
 
     Arguments as for `step_cost_ms`.
     """
-    job, groups = Job(task, device, network, step_params().host_sync_us), grouped(shards, ranks, task)
+    job, groups = Job(task, device, network, step_params()), grouped(shards, ranks, task)
     of_module = [[group for group in groups if group.module == module] for module in {group.module for group in groups}]
     found = [phase for members in of_module for phase in search_of_ids(members, job) if isinstance(phase, Work)]
     return np.asarray(sum((phase.us for phase in found), start=np.zeros(task.world_size))) / 1e3

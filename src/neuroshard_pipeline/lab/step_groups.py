@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from pydantic import Field
 
 from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.lab.device import ModelledDevice
 from neuroshard_pipeline.lab.network import NetworkParams
+from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.tables.dedup import exchanged
 from neuroshard_pipeline.tables.kinds import EmbeddingModule
 from neuroshard_pipeline.tables.step_work import group_of
@@ -22,6 +24,28 @@ from neuroshard_pipeline.tables.table import Shard, ShardingType
 from neuroshard_pipeline.tables.task import COMM_BYTES, ShardingTask
 
 BYTES_PER_US = 1e3  # at 1 GB/s
+
+
+class StepParams(Parameters):
+    """Costs of a training step other than lookups, copies and collectives.
+
+    Attributes:
+        host_sync_us: time for which a GPU has no work each time the host waits for one of its results, and launches the
+            next kernels only then.
+        lookup_host_us: time of the Python calls of one eager lookup, in which a GPU has no work if the host has waited
+            for it just before.
+        pooled_sort_ns: time per id in which ids are sorted into one bucket per rank.
+        sequence_sort_ns: the same for ids of sequence tables, whose order is kept.
+    """
+
+    host_sync_us: float = Field(ge=0)
+    lookup_host_us: float = Field(ge=0)
+    pooled_sort_ns: float = Field(ge=0)
+    sequence_sort_ns: float = Field(ge=0)
+
+    def sort_ns(self, is_sequence: bool) -> float:
+        """Nanoseconds in which one id is sorted into the bucket of its rank."""
+        return self.sequence_sort_ns if is_sequence else self.pooled_sort_ns
 
 
 @dataclass(frozen=True)
@@ -32,14 +56,14 @@ class Job:
         task: the sharding task; it gives ranks, batch and optimizer.
         device: GPU of every rank.
         network: the cluster, with the task's number of ranks per host.
-        host_sync_us: time for which a GPU has no work whenever its CPU process has to wait for a result of the GPU.
+        host: what the host's calls cost, and kernels with a published time of their own.
         groups_on_host: number of replica groups that have ranks on the same host (`tables.replica_groups`).
     """
 
     task: ShardingTask
     device: ModelledDevice
     network: NetworkParams
-    host_sync_us: float
+    host: StepParams
     groups_on_host: int = 1
 
     @property

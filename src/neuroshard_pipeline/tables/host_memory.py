@@ -16,6 +16,7 @@ from functools import lru_cache
 import numpy as np
 
 from neuroshard_pipeline.arrays import FloatArray
+from neuroshard_pipeline.tables.curve_points import CurvePoints, scaled_points, with_ends
 from neuroshard_pipeline.tables.dedup import looked_up
 from neuroshard_pipeline.tables.profile import DEFAULT_POPULARITY_EXPONENT, batch_indices, with_profile, zipf_buckets
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, REUSE_BIN_EDGES, Shard, Table
@@ -42,19 +43,22 @@ def cache_slots(num_rows: int, load_factor: float) -> int:
     return SLOTS_PER_SET * max(1, math.ceil(math.ceil(num_rows * load_factor) / SLOTS_PER_SET))
 
 
-def missed_rows(table: Table, batch_size: int, slots: int) -> tuple[float, float, float]:
+def missed_rows(
+    table: Table, batch_size: int, slots: int, popularity: CurvePoints | None = None
+) -> tuple[float, float, float]:
     """Distinct rows per batch that a cache of `slots` rows lacks after many batches: low, expected, high.
 
     All three assume that hot rows, with more than `HOT_LOOKUPS` lookups in a batch, stay in the cache as long as there
     is room. Low: every batch looks up the same rows, and only the rows that do not fit are missing. High: the rows that
     are not hot are drawn anew for each batch, and all of them are equally likely to be in the rest of the cache.
-    Expected: the k-th most popular row has the popularity that is assumed for tables without a profile
+    Expected: rows have the given popularity, or the one that is assumed for tables without a profile
     (`profile.DEFAULT_POPULARITY_EXPONENT`), and the cache drops the row that has not been used for the longest time.
 
     Args:
         table: the table, as the kernel sees it; without a reuse profile, the default one is assumed.
         batch_size: samples whose ids the kernel looks up.
         slots: rows that the cache has room for.
+        popularity: points of the popularity curve of the table's rows, if known.
     """
     table = with_profile(table, batch_size)
     assert table.reuse is not None, "with_profile gives a profile"
@@ -65,12 +69,12 @@ def missed_rows(table: Table, batch_size: int, slots: int) -> tuple[float, float
         return low, unique_rows - slots, unique_rows - slots
     others = max(table.num_embeddings - hot, 1.0)
     high = max(low, (unique_rows - hot) * max(0.0, 1.0 - (slots - hot) / others))
-    expected = _misses_of_lru(table.num_embeddings, hot, unique_rows - hot, slots)
+    expected = _misses_of_lru(table.num_embeddings, hot, unique_rows - hot, slots, popularity)
     return low, min(max(low, expected), high), high
 
 
 @lru_cache(maxsize=65536)
-def _misses_of_lru(num_rows: int, hot: float, others: float, slots: int) -> float:
+def _misses_of_lru(num_rows: int, hot: float, others: float, slots: int, points: CurvePoints | None) -> float:
     """Expected misses per batch among the rows that are not hot, by the approximation of Che et al. (2002).
 
     A row of rate r is looked up in a batch with probability 1 - exp(-r). The cache drops a row that is not looked up
@@ -82,8 +86,9 @@ def _misses_of_lru(num_rows: int, hot: float, others: float, slots: int) -> floa
         hot: rows that are always in the cache.
         others: distinct other rows that one batch looks up.
         slots: rows that the cache has room for, more than `hot`.
+        points: as `popularity` of `missed_rows`.
     """
-    rows, rates = _rates(num_rows, hot, others)
+    rows, rates = _rates(num_rows, hot, others, points)
     if slots - hot >= rows.sum():
         return 0.0
     time = _solved(lambda time: float((rows * -np.expm1(-rates * time)).sum()), slots - hot)
@@ -91,16 +96,21 @@ def _misses_of_lru(num_rows: int, hot: float, others: float, slots: int) -> floa
 
 
 @lru_cache(maxsize=4096)
-def _rates(num_rows: int, hot: float, others: float) -> tuple[FloatArray, FloatArray]:
+def _rates(num_rows: int, hot: float, others: float, points: CurvePoints | None) -> tuple[FloatArray, FloatArray]:
     """Numbers of rows that are not hot, in buckets (K,), and lookups per batch of one row of each bucket (K,).
 
     One batch looks up `others` distinct rows of all buckets together.
     """
-    rows, _ = zipf_buckets(num_rows, DEFAULT_POPULARITY_EXPONENT)
-    last = np.cumsum(rows)
-    first = np.maximum(last - rows, hot)
+    if points is None:
+        last = np.cumsum(zipf_buckets(num_rows, DEFAULT_POPULARITY_EXPONENT)[0])
+        first = np.maximum(np.append(0.0, last[:-1]), hot)
+        weights = ((first + last + 1.0) / 2.0) ** -DEFAULT_POPULARITY_EXPONENT
+    else:
+        ends, shares = np.array(with_ends(points, num_rows)).T
+        weights, last = np.diff(shares) / np.diff(ends), ends[1:]
+        first = np.maximum(ends[:-1], hot)
     left = last > first
-    rows, weights = (last - first)[left], ((first + last + 1.0) / 2.0)[left] ** -DEFAULT_POPULARITY_EXPONENT
+    rows, weights = (last - first)[left], weights[left]
     scale = _solved(lambda scale: float((rows * -np.expm1(-scale * weights)).sum()), min(others, 0.999 * rows.sum()))
     return rows, scale * weights
 
@@ -114,7 +124,9 @@ def _solved(increasing: Callable[[float], float], target: float) -> float:
     return math.exp((low + high) / 2.0)
 
 
-def rows_from_host(table: Table, batch_size: int, compute_kernel: str, slots: int) -> tuple[float, float, float]:
+def rows_from_host(
+    table: Table, batch_size: int, compute_kernel: str, slots: int, popularity: CurvePoints | None = None
+) -> tuple[float, float, float]:
     """Rows that the forward pass reads from the host: lower bound, expected number, upper bound.
 
     `fused_uvm`: each distinct row is read at least once, and at most once for each of its ids. The expected number
@@ -126,7 +138,7 @@ def rows_from_host(table: Table, batch_size: int, compute_kernel: str, slots: in
     unique_rows = min(table.unique_rows or 1.0, ids)
     if compute_kernel == "fused_uvm":
         return unique_rows, (unique_rows + ids) / 2, ids
-    return missed_rows(table, batch_size, slots)
+    return missed_rows(table, batch_size, slots, popularity)
 
 
 def host_link_bytes(shard: Shard, task: ShardingTask) -> float:
@@ -150,9 +162,11 @@ def host_link_bounds(shard: Shard, task: ShardingTask) -> tuple[float, float, fl
     slots = cache_slots(shard.num_rows, shard.table.cache_load_factor)
     unique_rows = min(seen.unique_rows or 1.0, float(max(1, batch_indices(seen.pooling_factor, batch_size))))
     updated = unique_rows if kernel == "fused_uvm" else max(0.0, unique_rows - slots)
+    points = shard.table.popularity
+    curve = points and scaled_points(points, seen.num_embeddings / shard.table.num_embeddings)
     state = unique_rows * _ADAM_BYTES_PER_WEIGHT if task.optimizer == "adam" else 0.0
     low, expected, high = (
         shard.embedding_dim * (BYTES_PER_ELEMENT[shard.table.data_type] * (rows + updated) + state)
-        for rows in rows_from_host(seen, batch_size, kernel, slots)
+        for rows in rows_from_host(seen, batch_size, kernel, slots, curve)
     )
     return low, expected, high

@@ -1,0 +1,33 @@
+"""Kernels of a step with a price of their own, computed by hand with round numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from lab.test_step import HOST, NARROW, by_rows, cost, task, us
+
+from neuroshard_pipeline.tables.table import whole
+
+
+@pytest.mark.parametrize("pooling", ["sum", "none"])
+def test_ids_of_row_shards_take_a_time_each_to_be_sorted_by_ranks(pooling):
+    """The 200 ids of a rank's samples are sorted, besides the lengths of its 100 samples for each of 2 ranks."""
+    table = replace(NARROW, pooling=pooling)
+    per_id = {"pooled_sort_ns": 5e3, "sequence_sort_ns": 7e3}
+    priced, slower = (cost(task(table), by_rows(table, (0, 1)), host=HOST.model_copy(update=of)) for of in ({}, per_id))
+    shipped = HOST.sort_ns(pooling == "none")
+    added = 200 * ((7e3 if pooling == "none" else 5e3) - shipped) / 1e3
+    assert us(slower.input_dist_ms - priced.input_dist_ms) == pytest.approx([added] * 2)
+
+
+def test_gradients_of_sequence_rows_are_put_side_by_side_and_added():
+    """Each of two ranks has 200 ids of 4 columns, and half of the rows that are looked up."""
+    rows = replace(NARROW, pooling="none")
+    floats = 8 * 200 * 4 / 1e3
+    whole_rows, cut = (cost(task(rows), placed) for placed in ([(whole(rows), 0)], by_rows(rows, (0, 1))))
+    # Backward: put side by side, then sent, permuted and divided by the rank that has the rows.
+    assert us(whole_rows.module_ms) == pytest.approx([3 * (10 + 2 * floats) + 10 + floats, 10 + floats])
+    # Row shards also order the rows by ids, forward, and add their gradients to zeros, backward: two passes each.
+    own = 3 * (10 + floats)
+    assert us(cut.module_ms) == pytest.approx([own + 10 + floats + 3 * (10 + floats)] * 2)
