@@ -83,7 +83,7 @@ unit: $(VENV)/.test
 # torch, MKL and NumPy compute as on another processor, with one thread or two. Only some processors have AVX-512.
 KERNELS := TEST_THREADS=1 TEST_THREADS=2+OPENBLAS_CORETYPE=Haswell+ATEN_CPU_CAPABILITY=avx2+MKL_CBWR=AVX2 \
 	TEST_THREADS=1+OPENBLAS_CORETYPE=Sandybridge+ATEN_CPU_CAPABILITY=avx2+MKL_CBWR=AVX+NPY_DISABLE_CPU_FEATURES=X86_V3 \
-	TEST_THREADS=2+OPENBLAS_CORETYPE=Nehalem+ATEN_CPU_CAPABILITY=default+MKL_CBWR=COMPATIBLE \
+	TEST_THREADS=1+OPENBLAS_CORETYPE=Nehalem+ATEN_CPU_CAPABILITY=default+MKL_CBWR=COMPATIBLE \
 	$(if $(shell grep -sw avx512f /proc/cpuinfo),TEST_THREADS=1+OPENBLAS_CORETYPE=SkylakeX+ATEN_CPU_CAPABILITY=avx512)
 NUMERIC := $(addprefix tests/,augment cost_models evaluation lab report search sharders tables torchrec_plan)
 test-kernels: $(VENV)/.test

@@ -20,7 +20,7 @@ DEVICE, NETWORK = modelled_device("h100"), network_preset("h100-ib400")
 
 @pytest.fixture(scope="module")
 def model() -> StepCostModel:
-    return modelled_step_model(DEVICE, NETWORK, (4, 16), 320, {"device": "cuda"})
+    return modelled_step_model(DEVICE, NETWORK, (4, 16), 160, {"device": "cuda"})
 
 
 def test_prices_describe_plans_that_they_were_not_fitted_to(model):

@@ -24,17 +24,17 @@ def cost_us(problem, placement, terms):
     return 1e3 * evaluate(*encoded(placement, problem.task), terms, machine_of(job_of(problem.task)))[0]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("shape", [(2, 2, 1), (1, 4, 2), (2, 4, 2)])
 def test_no_plan_of_a_tiny_task_is_cheaper_than_the_bound(seed, shape):
     problem = drawn_problem(seed, *shape)
     terms = terms_of(problem, DEVICE)
     least_us = min(cost_us(problem, plan, terms) for plan in all_plans(problem))
-    found = branching_of(problem, terms).least(seconds=1.5)
+    found = branching_of(problem, terms).least(seconds=60.0)
     assert 0.7 * least_us < found.least_us <= least_us * ROUNDING
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_no_plan_is_cheaper_than_the_bound_of_plans_with_its_types(seed):
     problem, rng = drawn_problem(seed, 4, 12, 4), np.random.default_rng(seed)
     terms = terms_of(problem, DEVICE)

