@@ -33,11 +33,11 @@ def render_page(template: str, figures: Mapping[str, go.Figure], **context: Any)
     from plotly.offline import get_plotlyjs  # imported late: this also imports IPython
 
     environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_asset), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
+        loader=jinja2.FunctionLoader(asset), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
     return environment.get_template(template).render(
-        css=_asset("report.css"),
-        script=_asset("report.js"),
+        css=asset("report.css"),
+        script=asset("report.js"),
         plotly_js=get_plotlyjs(),
         written=datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC").lstrip("0"),
         ours=OURS,
@@ -67,5 +67,6 @@ def _drawing(name: str, figure: go.Figure) -> dict[str, str]:
     return {"name": name, "title": title, "size": size, "spec": text}
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """The text of a file of this package, such as a template."""
     return resources.files("neuroshard_pipeline.report").joinpath(name).read_text(encoding="utf-8")

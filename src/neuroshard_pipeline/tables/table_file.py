@@ -7,6 +7,7 @@ from typing import Any
 
 from neuroshard_pipeline.errors import TableFileError, TaskError
 from neuroshard_pipeline.tables.curve_points import CurvePoints, points_of_text
+from neuroshard_pipeline.tables.planner_print import PRINTED_SUFFIXES, printed_records
 from neuroshard_pipeline.tables.records import Record, read_records
 from neuroshard_pipeline.tables.table import POPULARITY_COLUMN, PROFILE_COLUMNS, REUSE_COLUMNS, TABLE_DEFAULTS, Table
 
@@ -16,6 +17,8 @@ OPTIONAL_COLUMNS: tuple[str, ...] = (*PROFILE_COLUMNS, POPULARITY_COLUMN, *TABLE
 
 def read_tables(path: str | Path) -> list[Table]:
     """Read embedding tables from a `.csv`, `.parquet` or `.json` file (JSON: a list of objects).
+
+    A `.txt` or `.log` file holds what TorchRec's planner has printed (`planner_print`).
 
     The file has the columns `REQUIRED_COLUMNS` and optionally `OPTIONAL_COLUMNS`. It has all 18 columns of the reuse
     profile or none. If the profile of a table is unknown, all 18 cells are empty. An empty cell of a column in
@@ -30,7 +33,8 @@ def read_tables(path: str | Path) -> list[Table]:
     Raises:
         TableFileError: the file is missing or invalid; the message names the file, the problem and the remedy.
     """
-    records = read_records(Path(str(path)))  # a value that is not a path, such as None, gets into the error
+    file = Path(str(path))  # a value that is not a path, such as None, gets into the error
+    records = printed_records(file) if file.suffix.lower() in PRINTED_SUFFIXES else read_records(file)
     check_columns(records, REQUIRED_COLUMNS, OPTIONAL_COLUMNS)
     return tables_of_records(records)
 

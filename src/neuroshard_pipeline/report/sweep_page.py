@@ -1,0 +1,53 @@
+"""The candidates of a sweep as text and as one HTML file."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import jinja2
+
+from neuroshard_pipeline.evaluation.sweep import Candidate
+from neuroshard_pipeline.report.page import asset
+
+COLUMNS = ("GPU", "ranks", "step ms", "slowest part", "samples/s", "GiB left", "sharding types")
+
+
+def sweep_rows(candidates: Sequence[Candidate]) -> list[tuple[str, ...]]:
+    """The cells of `COLUMNS` of every candidate."""
+    return [_row(candidate) for candidate in candidates]
+
+
+def sweep_text(candidates: Sequence[Candidate]) -> str:
+    """A table, and a line for every candidate that has no plan."""
+    rows = [COLUMNS, *sweep_rows(candidates)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    problems = [f"{each.gpu}, {each.ranks} ranks: {each.problem}" for each in candidates if each.plan is None]
+    return "\n".join([*lines, *problems])
+
+
+def sweep_html(candidates: Sequence[Candidate], title: str, notes: Sequence[str]) -> str:
+    """A self-contained page with the table, the problems, and the plans in words."""
+    environment = jinja2.Environment(loader=jinja2.FunctionLoader(asset), autoescape=True, trim_blocks=True)
+    return environment.get_template("sweep.html").render(
+        css=asset("report.css"),
+        title=title,
+        notes=notes,
+        columns=COLUMNS,
+        rows=sweep_rows(candidates),
+        candidates=[(each.gpu, each.ranks, each.problem or (each.plan and each.plan.explain())) for each in candidates],
+    )
+
+
+def _row(candidate: Candidate) -> tuple[str, ...]:
+    if candidate.plan is None:
+        return (candidate.gpu, str(candidate.ranks), "does not fit", *[""] * (len(COLUMNS) - 3))
+    kinds = Counter({shard.table.name: shard.sharding_type for shard in candidate.plan.shards}.values())
+    return (
+        candidate.gpu,
+        str(candidate.ranks),
+        f"{candidate.step_ms:.2f}",
+        candidate.slowest_part,
+        f"{candidate.samples_per_second:,.0f}",
+        f"{candidate.memory_left_gib:.1f}",
+        ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()),
+    )

@@ -1,0 +1,102 @@
+"""Plans for several GPUs and sizes of a cluster, and the command `neuroshard-pipeline plan` outside a checkout."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from neuroshard_pipeline.cost_models.models import load_cost_models
+from neuroshard_pipeline.errors import TaskError
+from neuroshard_pipeline.evaluation.sweep import MEMORY_GIB, sweep
+from neuroshard_pipeline.plan_command import plan
+from neuroshard_pipeline.report.sweep_page import COLUMNS, sweep_html, sweep_rows, sweep_text
+from neuroshard_pipeline.sharders.registry import shard
+from neuroshard_pipeline.tables.table import Table
+from neuroshard_pipeline.tables.task import ShardingTask
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLES = [Table("a", 1_000_000, 64, 20.0), Table("b", 50_000, 32, 2.0)]
+FILE = "table,num_embeddings,embedding_dim,pooling_factor\na,1000000,64,20\nb,50000,32,2\n"
+
+
+@pytest.fixture(scope="module")
+def candidates():
+    """On one rank, the tables do not fit into 0.2 GiB; on two ranks, each has room for half of them."""
+    return sweep(TABLES, ["h100"], [1, 2], 4096, memory_gib=0.2, workers=1)
+
+
+def test_a_candidate_is_the_plan_of_its_task_or_the_reason_why_there_is_none(candidates):
+    one, two = candidates
+    assert [(each.gpu, each.ranks) for each in candidates] == [("h100", 1), ("h100", 2)]
+    assert one.plan is None
+    assert "missing" in one.problem
+    assert (one.samples_per_second, one.slowest_part) == (0.0, "")
+    expected = shard(ShardingTask(TABLES, 2, 4096, int(0.2 * 2**30)), load_cost_models("h100"))
+    assert two.plan == expected
+    assert two.step_ms == expected.predicted_cost_ms
+    assert two.samples_per_second * two.step_ms == pytest.approx(4096 * 1e3)
+    assert two.memory_left_gib == pytest.approx(0.2 - max(expected.memory_bytes) / 2**30, abs=1e-6)
+    name, share = two.slowest_part.rstrip(")%").split(" (")
+    assert 100 / 7 <= int(share) <= 100, name
+
+
+def test_processes_find_the_same_plans(candidates):
+    assert sweep(TABLES, ["h100"], [1, 2], 4096, memory_gib=0.2, workers=2) == candidates
+
+
+def test_text_and_page_show_every_candidate(candidates):
+    rows = sweep_rows(candidates)
+    assert all(len(row) == len(COLUMNS) for row in rows)
+    text, page = sweep_text(candidates), sweep_html(candidates, "title", ["note"])
+    for shown in (text, page):
+        assert "does not fit" in shown
+        assert candidates[0].problem[:20] in shown
+        assert rows[1][2] in shown
+    assert "http" not in page.replace("http://www.w3.org", "")  # the page loads nothing
+
+
+def test_memory_of_the_gpus_is_that_of_the_environments():
+    for name, gib in MEMORY_GIB.items():
+        values = yaml.safe_load((ROOT / "conf" / name / "globals.yml").read_text())
+        assert values["device_memory_gib"] == gib
+
+
+def test_an_unknown_gpu_is_refused():
+    with pytest.raises(TaskError, match="did you mean 'h100'"):
+        sweep(TABLES, ["h10"], [2], 4096)
+
+
+def test_the_command_in_an_empty_folder_prints_a_table_writes_a_page_and_needs_no_kedro(tmp_path):
+    (tmp_path / "tables.csv").write_text(FILE)
+    code = (
+        "import sys; sys.argv[1:] = 'plan tables.csv --ranks 2 --batch-size 4096 --html p.html'.split()\n"
+        "import atexit; atexit.register(lambda: print('kedro', 'kedro' in sys.modules))\n"
+        "from neuroshard_pipeline.__main__ import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "samples/s" in done.stdout
+    assert "kedro False" in done.stdout
+    assert (tmp_path / "p.html").read_text().startswith("<!DOCTYPE html>")
+    assert {path.name for path in tmp_path.iterdir()} == {"tables.csv", "p.html"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["--ranks", "1", "--memory-gib", "0.2"], 1, "does not fit"),
+        (["--ranks", "eight"], 2, "must be whole numbers"),
+        (["--gpus", "h10"], 1, "did you mean 'h100'"),
+    ],
+)
+def test_the_command_says_what_is_wrong(tmp_path, arguments, status, words):
+    file = tmp_path / "tables.csv"
+    file.write_text(FILE)
+    result = CliRunner().invoke(plan, [str(file), *arguments])
+    assert result.exit_code == status
+    assert words in result.output
