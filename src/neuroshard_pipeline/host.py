@@ -1,5 +1,6 @@
 """The memory of this host that is left, and the share of its cores' time that other programs use."""
 
+import math
 import os
 import resource
 from collections.abc import Iterator
@@ -18,6 +19,9 @@ _FILES = (("memory.max", "memory.current", "file"), ("memory.limit_in_bytes", "m
 #: A machine is busy if other programs use more than this share of its cores. On a quiet machine with two cores, other
 #: programs used 0.2 % of them.
 BUSY_SHARE = 0.1
+
+#: Samples of collectives in the environment base have up to this many ranks.
+MOST_RANKS = 8
 
 
 def available_memory_bytes() -> int:
@@ -64,6 +68,11 @@ def _left_in_address_space() -> Iterator[int]:
 def usable_cores() -> list[int]:
     """Numbers of the cores that this process may use, ascending."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+
+
+def ranks_side_by_side() -> int:
+    """The number of ranks that run on cores of their own: the largest power of two among the cores, from 2 to 8."""
+    return int(min(MOST_RANKS, max(2, 2 ** int(math.log2(len(usable_cores()))))))
 
 
 @final

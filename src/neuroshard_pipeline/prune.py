@@ -15,16 +15,16 @@ from neuroshard_pipeline.host import BUSY_SHARE
 from neuroshard_pipeline.measurement import (
     CommCampaign,
     CommMeasureParams,
-    CommOverrides,
     ComputeCampaign,
     ComputeMeasureParams,
-    ComputeOverrides,
 )
 from neuroshard_pipeline.measurement.costs import busy_keys
-from neuroshard_pipeline.measurement.identity import name_of, other_campaigns
+from neuroshard_pipeline.measurement.identity import Identity, name_of, other_campaigns
 from neuroshard_pipeline.run_lock import locked
+from neuroshard_pipeline.torchrec_bridge.truth.judge import identity as judge_identity
+from neuroshard_pipeline.torchrec_bridge.truth.params import JudgeParams
 
-_PLAN_STAGES = ("search", "benchmark")
+_PLAN_STAGES = ("search", "truth", "benchmark")
 
 
 class StoredRecords(NamedTuple):
@@ -47,17 +47,17 @@ class StoredRecords(NamedTuple):
 
 def unused_records(catalog: CatalogProtocol) -> Iterator[StoredRecords]:
     """Find the stored records of all campaigns other than those that the catalog's parameters describe."""
-    for name, campaign in _campaigns(catalog.load).items():
+    for name, identity in _campaigns(catalog.load).items():
         dataset: Any = catalog.get(name)
-        for other in other_campaigns(dataset.load(), campaign.identity()):
+        for other in other_campaigns(dataset.load(), identity):
             yield _stored(dataset, other.name, other.keys, other.difference)
 
 
 def disturbed_records(catalog: CatalogProtocol) -> Iterator[StoredRecords]:
     """Find the records of a busy machine in the campaigns that the catalog's parameters describe."""
-    for name, campaign in _campaigns(catalog.load).items():
+    for name, identity in _campaigns(catalog.load).items():
         dataset: Any = catalog.get(name)
-        own = name_of(campaign.identity())
+        own = name_of(identity)
         if keys := busy_keys(dataset.load(), own):
             reason = f"other programs used more than {BUSY_SHARE:.0%} of this machine's cores"
             yield _stored(dataset, own, keys, reason)
@@ -96,19 +96,14 @@ def _stored(dataset: Any, campaign: str, keys: Iterable[str], reason: str) -> St
     return StoredRecords(folder / campaign, tuple(folder / f"{key}{dataset._filename_suffix}" for key in keys), reason)
 
 
-def _campaigns(load: Callable[[str], Any]) -> dict[str, ComputeCampaign | CommCampaign]:
-    """Name of every dataset of measured records → campaign that uses it; `load` returns the value of a parameter."""
+def _campaigns(load: Callable[[str], Any]) -> dict[str, Identity]:
+    """Name of every dataset of records → identity of those that a run uses; `load` returns the value of a parameter."""
     seed = load("params:measure.seed")
     compute = ComputeMeasureParams.model_validate(load("params:measure.compute"))
     comm = CommMeasureParams.model_validate(load("params:measure.comm"))
-    campaigns: dict[str, ComputeCampaign | CommCampaign] = {
-        "measure.compute_shards": ComputeCampaign(compute, seed),
-        "measure.comm_shards": CommCampaign(comm, seed),
+    steps = {stage: JudgeParams.model_validate(load(f"params:{stage}.steps")) for stage in _PLAN_STAGES}
+    return {
+        "measure.compute_shards": ComputeCampaign(compute, seed).identity(),
+        "measure.comm_shards": CommCampaign(comm, seed).identity(),
+        **{f"{stage}.step_records": judge_identity(params) for stage, params in steps.items()},
     }
-    for stage in _PLAN_STAGES:
-        lookups = compute.overridden(ComputeOverrides.model_validate(load(f"params:{stage}.compute")))
-        collectives = comm.overridden(CommOverrides.model_validate(load(f"params:{stage}.comm")))
-        campaigns[f"{stage}.compute_records"] = ComputeCampaign(lookups, seed)
-        for direction in ("backward", "forward"):
-            campaigns[f"{stage}.{direction}_records"] = CommCampaign(collectives, seed)
-    return campaigns

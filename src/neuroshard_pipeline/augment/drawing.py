@@ -10,6 +10,7 @@ from typing import Annotated, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from neuroshard_pipeline.errors import TaskError
+from neuroshard_pipeline.host import ranks_side_by_side
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, MAX_EMBEDDING_DIM
 
@@ -33,6 +34,9 @@ Dimensions = Annotated[tuple[_Dimension, ...], Field(min_length=1), AfterValidat
 #: Number of ranks; a single rank exchanges nothing.
 WorldSize = Annotated[int, Field(ge=2, le=4096)]
 WorldSizes = Annotated[tuple[WorldSize, ...], Field(min_length=1)]
+#: Numbers of ranks; null stands for the one that this machine runs side by side (`host.ranks_side_by_side`).
+WorldSizesHere = Annotated[WorldSizes | None, AfterValidator(lambda sizes: sizes or (ranks_side_by_side(),))]
+WorldSizeHere = Annotated[WorldSize | None, AfterValidator(lambda size: size or ranks_side_by_side())]
 
 BatchSize = Annotated[int, Field(ge=1, le=2**24)]
 TableCount = Annotated[int, Field(ge=1, le=10_000)]
@@ -91,7 +95,7 @@ def check_pool_size(name: str, wanted: int, available: int, remedy: str) -> None
 
 
 def redraw_until_fits(
-    draw: Callable[[], Drawn], needed_bytes: Callable[[Drawn], int], available_bytes: int, name: str
+    draw: Callable[[], Drawn], needed_bytes: Callable[[Drawn], float], available_bytes: int, name: str
 ) -> Drawn:
     """Call `draw` until its result needs at most `available_bytes`, and return this result.
 

@@ -6,26 +6,23 @@ task with one seed; a job has one attempt per seed.
 
 from __future__ import annotations
 
-import hashlib
 import math
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel
 
 import neuroshard_pipeline
 from neuroshard_pipeline.cost_models import CostModels
-from neuroshard_pipeline.evaluation.campaigns import Records
+from neuroshard_pipeline.evaluation.digests import content, digest
 from neuroshard_pipeline.evaluation.plan_frames import shards_from_frame, task_from_frame
 from neuroshard_pipeline.evaluation.suite_params import BenchmarkSharderParams
 from neuroshard_pipeline.evaluation.suites import suite_of_tasks
 from neuroshard_pipeline.evaluation.totals import plan_costs_frame
+from neuroshard_pipeline.measurement.costs import Records
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.plan_data import FRAME_COLUMNS, OPTIONAL_COLUMNS
 from neuroshard_pipeline.search.price import priced
@@ -94,17 +91,17 @@ class BenchmarkJobs:
         policies: Policies = NO_POLICIES,
     ) -> BenchmarkJobs:
         """One job for every task of `benchmark.tasks` and every sharder that runs on its suite."""
-        common = (_source_digest(), *map(_content, (models.compute, models.comm, models.step, settings)))
+        common = (_source_digest(), *map(content, (models.compute, models.comm, models.step, settings)))
         suites = suite_of_tasks(tasks)["suite"].to_dict()
-        learned = {name: _content(policies.of(name)) for name in params.sharders if name in LEARNED}
+        learned = {name: content(policies.of(name)) for name in params.sharders if name in LEARNED}
         jobs = []
         for task in (on_hosts_of(models, task) for task in tasks_from_frame(tasks)):
-            task_digest = _digest(*common, _content(task))
+            task_digest = digest(*common, content(task))
             suite = suites[task.task_id]
             for sharder in params.sharders_of(suite):
                 seeds = params.seeds_of(sharder, suite)
-                digest = _digest(task_digest, sharder, learned.get(sharder), seeds)
-                jobs.append(Job(f"{task.task_id}/{sharder}-{digest}", task, sharder, seeds))
+                mark = digest(task_digest, sharder, learned.get(sharder), seeds)
+                jobs.append(Job(f"{task.task_id}/{sharder}-{mark}", task, sharder, seeds))
         return cls(tuple(jobs), models, settings, policies)
 
 
@@ -208,31 +205,32 @@ def bench_plans_frame(plans: Sequence[SeededPlan]) -> pd.DataFrame:
 
 def plans_to_measure(
     plans: Sequence[SeededPlan], tasks: pd.DataFrame, params: BenchmarkSharderParams
-) -> tuple[SeededPlan, ...]:
-    """The plans whose task is marked `is_measured` and whose seed is one of the first `measured_seeds`."""
+) -> tuple[Plan, ...]:
+    """The plans whose task is marked `is_measured` and whose seed is one of the first `measured_seeds`.
+
+    The sharder of a plan gets its seed as an ending, so that the plans of one task have different names.
+    """
     is_measured = suite_of_tasks(tasks)["is_measured"].to_dict()
     last = params.seed + params.measured_seeds
-    return tuple(each for each in plans if is_measured[each.plan.task.task_id] and each.seed < last)
+    return tuple(_named(each) for each in plans if is_measured[each.plan.task.task_id] and each.seed < last)
 
 
-def bench_plan_costs(
-    plans: Sequence[SeededPlan], measured: Sequence[SeededPlan], measured_costs: pd.DataFrame
-) -> pd.DataFrame:
-    """`benchmark.plan_costs`: the columns of `search.plan_costs` and `seed`. The measured plans come first."""
-    known = {_key(each) for each in measured}
-    others = [each for each in plans if _key(each) not in known]
-    frames = [_with_seeds(measured_costs, measured), _with_seeds(plan_costs_frame([e.plan for e in others]), others)]
-    return pd.concat([frame for frame in frames if len(frame)], ignore_index=True)
+def bench_plan_costs(plans: Sequence[SeededPlan], measured: pd.DataFrame) -> pd.DataFrame:
+    """`benchmark.plan_costs`: the columns of `search.plan_costs` and `seed`.
+
+    Args:
+        plans: all plans.
+        measured: measured costs of the result of `plans_to_measure`, as `steps.measured_costs` returns them.
+    """
+    costs = plan_costs_frame([_named(each) for each in plans], measured)
+    names = costs["sharder"].str.rsplit("/", n=1, expand=True)
+    costs["sharder"] = names[0]
+    costs.insert(list(costs.columns).index("sharder") + 1, "seed", names[1].astype(np.int64))
+    return costs
 
 
-def _key(each: SeededPlan) -> tuple[str, str, int]:
-    return each.plan.task.task_id, each.plan.sharder, each.seed
-
-
-def _with_seeds(plan_costs: pd.DataFrame, plans: Sequence[SeededPlan]) -> pd.DataFrame:
-    seeds = np.repeat([each.seed for each in plans], [each.plan.task.world_size for each in plans]).astype(np.int64)
-    place = list(plan_costs.columns).index("sharder") + 1
-    return plan_costs[plan_costs.columns[:place]].assign(seed=seeds).join(plan_costs[plan_costs.columns[place:]])
+def _named(each: SeededPlan) -> Plan:
+    return replace(each.plan, sharder=f"{each.plan.sharder}/{each.seed}")
 
 
 @cache
@@ -241,29 +239,4 @@ def _source_digest() -> str:
     root = Path(neuroshard_pipeline.__file__).parent
     rooms = ("tables", "cost_models", "torchrec_plan", "search", "sharders")
     sources = [path for room in rooms for path in sorted((root / room).rglob("*.py"))]
-    return _digest(*(path.read_text(encoding="utf-8") for path in sources))
-
-
-def _saved_digest(model: Any) -> str:
-    """A hash of the files that saving a model writes."""
-    with tempfile.TemporaryDirectory() as folder:
-        model.save(Path(folder) / "model")
-        files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
-        return _digest(*(path.read_bytes() for path in files))
-
-
-def _content(value: Any) -> Any:
-    """The value with dataclasses, parameters and models replaced by their contents, so that its `repr` is complete."""
-    if hasattr(value, "save"):
-        return _saved_digest(value)
-    if isinstance(value, BaseModel):
-        return value.model_dump_json()
-    if is_dataclass(value):
-        return [(field.name, _content(getattr(value, field.name))) for field in fields(value)]
-    if isinstance(value, Mapping):
-        return [(_content(key), _content(item)) for key, item in value.items()]
-    return [_content(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _digest(*parts: Any) -> str:
-    return hashlib.sha256("\x1f".join(map(repr, parts)).encode()).hexdigest()[:16]
+    return digest(*(path.read_text(encoding="utf-8") for path in sources))

@@ -1,65 +1,109 @@
-"""`search.summary`: compares sharders by mean costs over the tasks that all of them solved, and in pairs."""
+"""`search.summary`: compares sharders by mean costs over the same tasks and in pairs, and states the noise."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
+from neuroshard_pipeline.cost_models.metrics import kendall_tau
 from neuroshard_pipeline.evaluation.comparison import Bootstrap, Comparison
 from neuroshard_pipeline.evaluation.prediction_errors import prediction_errors
+from neuroshard_pipeline.evaluation.steps import resolution
 from neuroshard_pipeline.evaluation.totals import COST_COLUMNS, basis_of, cost_table, plan_totals
 
 #: With this many resamples the ends of an interval are accurate to a twentieth of its width.
 _BOOTSTRAP = Bootstrap(confidence=0.95, resamples=2000, seed=0)
 #: Fewer tasks do not support a statement about other tasks.
 _LEAST_TASKS = 5
+#: A sharder that solves a smaller share of the tasks does not limit the common tasks, and has no mean cost.
+_LEAST_SOLVED = 0.5
+#: Tasks with fewer different plans have no rank correlation.
+_LEAST_PLANS = 3
 
 
 def summarise(
-    plan_costs: pd.DataFrame,
-    attempts: pd.DataFrame,
-    intervals: pd.DataFrame | None = None,
-    anchors: pd.DataFrame | None = None,
+    plan_costs: pd.DataFrame, attempts: pd.DataFrame, intervals: pd.DataFrame, noise: Mapping[str, Any], judge: str
 ) -> dict[str, Any]:
     """Compare sharders; the result is ready for JSON.
 
-    Mean costs are taken over the tasks that all sharders solved, because a sharder that fails on expensive tasks would
-    otherwise have a low mean. Mean measured costs also leave out tasks with a failed measurement.
+    Mean costs are taken over the common tasks: those with a cost of every compared sharder. A sharder that fails on
+    expensive tasks would otherwise have a low mean. Sharders that solved less than half of the tasks are not compared.
 
     Args:
         plan_costs: `search.plan_costs`.
         attempts: `task_id, sharder, seconds, error`, as in `sharders.Solutions`.
-        intervals: `search.plan_intervals`, or None.
-        anchors: `search.anchors`, or None.
+        intervals: `search.plan_intervals`.
+        noise: the result of `steps.noise_of`.
+        judge: what the measured costs are, in words.
 
     Returns:
-        `num_tasks, num_common_tasks, num_measured_tasks`. `sharders` has, by name: `tasks_solved, tasks_tried`;
-        `mean_measured_ms`, `mean_predicted_ms` and `mean_step_ms` (`totals.plan_totals` defines these costs; a mean is
-        None if no task has the cost for all sharders); `mean_seconds_per_task, max_seconds_per_task`; and `failures`,
-        the error message of every unsolved task. `prediction_on_plans`: see `prediction_errors`. `pairs`: see
-        `Comparison.compare_ours`; measured costs are compared, or predicted costs of the whole step if nothing was
-        measured.
+        `num_tasks, num_common_tasks`; `basis`, `measured` or `predicted`, the costs that are compared; `judge`;
+        `world_sizes`, the numbers of ranks of the tasks. `sharders` has, by name: `tasks_solved, tasks_tried`;
+        `mean_measured_step_ms, mean_predicted_step_ms`, None for a sharder that is not compared;
+        `mean_seconds_per_task, max_seconds_per_task`; and `failures`, the error message of every unsolved task.
+        `pairs`: see `Comparison.compare_ours`. `agreement`: see `_agreement`. `prediction_on_plans`: see
+        `prediction_errors`. `noise`: the argument, and `resolution`, see `steps.resolution`.
     """
     totals, names = plan_totals(plan_costs), list(dict.fromkeys(attempts["sharder"]))
-    tables = {column: cost_table(totals, names, column) for column in ("predicted_ms", "step_ms", "measured_ms")}
-    means = {f"mean_{column}": _means(table) for column, table in tables.items()}
     basis = basis_of(totals)
+    tables = {kind: cost_table(totals, names, column) for kind, column in COST_COLUMNS.items()}
+    compared = _compared(tables[basis], names)
+    common = tables[basis][compared].dropna().index if compared else []
     return {
         "num_tasks": int(attempts["task_id"].nunique()),
-        "num_common_tasks": int(attempts["error"].isna().groupby(attempts["task_id"]).all().sum()),
-        "num_measured_tasks": len(tables["measured_ms"].dropna()),
+        "num_common_tasks": len(common),
+        "basis": basis,
+        "judge": judge,
+        "world_sizes": sorted({int(size) for size in totals["world_size"]}),
         "sharders": {
-            name: _attempts_of(attempts[attempts["sharder"] == name]) | {key: of[name] for key, of in means.items()}
+            name: {
+                f"mean_{kind}_step_ms": _number(table[name].reindex(common).mean(skipna=False))
+                if name in compared
+                else None
+                for kind, table in tables.items()
+            }
+            | _attempts_of(attempts[attempts["sharder"] == name])
             for name in names
         },
-        "prediction_on_plans": prediction_errors(plan_costs, intervals, anchors),
-        "pairs": Comparison(_BOOTSTRAP, _LEAST_TASKS, basis).compare_ours(tables[COST_COLUMNS[basis]], names),
+        "pairs": Comparison(_BOOTSTRAP, _LEAST_TASKS, basis).compare_ours(tables[basis], names),
+        "agreement": _agreement(totals),
+        "prediction_on_plans": prediction_errors(plan_costs, intervals),
+        "noise": {**noise, "resolution": resolution(noise, len(common))},
     }
 
 
-def _means(table: pd.DataFrame) -> dict[str, float | None]:
-    """Mean per sharder over the tasks that have a cost for every sharder; None if there are no such tasks."""
-    common = table.dropna()
-    return {str(name): float(common[name].mean()) if len(common) else None for name in table.columns}
+def _compared(table: pd.DataFrame, names: Sequence[str]) -> list[str]:
+    """The sharders that have a cost on at least half of the tasks with any cost."""
+    return [name for name in names if len(table) and table[name].notna().mean() >= _LEAST_SOLVED]
+
+
+def _agreement(totals: pd.DataFrame) -> dict[str, Any]:
+    """How well predicted and measured steps of different plans agree.
+
+    Returns:
+        `plans`, their number; `median_ratio`, median of predicted / measured; `median_error`, median of |ratio - 1|;
+        `tau`, Kendall's tau-b of predicted and measured steps within a task, averaged over the tasks.
+    """
+    known = totals.dropna(subset=list(COST_COLUMNS.values()))
+    # Sharders with the same plan of a task share its two costs.
+    known = known.drop_duplicates(["task_id", *COST_COLUMNS.values()])
+    ratio = known["predicted_step_ms"] / known["measured_step_ms"]
+    taus = [
+        kendall_tau(own["measured_step_ms"], own["predicted_step_ms"])
+        for _, own in known.groupby("task_id")
+        if len(own) >= _LEAST_PLANS
+    ]
+    return {
+        "plans": len(known),
+        "median_ratio": _number(ratio.median()),
+        "median_error": _number((ratio - 1.0).abs().median()),
+        "tau": _number(np.mean([tau for tau in taus if np.isfinite(tau)] or [np.nan])),
+    }
+
+
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
 
 
 def _attempts_of(attempts: pd.DataFrame) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from neuroshard_pipeline.evaluation.totals import COST_COLUMNS, basis_of, cost_t
 from neuroshard_pipeline.parameters import Parameters
 
 _KEYS = ["task_id", "sharder"]
+_MEANS = ("predicted_step_ms", "paper_cost_ms", "imbalance")
 
 
 class VerdictParams(Parameters):
@@ -50,8 +51,8 @@ def task_costs(tasks: pd.DataFrame, attempts: pd.DataFrame, plan_costs: pd.DataF
     Returns:
         `suite, group, is_measured, task_id, sharder`; `seeds`, the number tried; `seeds_solved`, the number with which
         the sharder found a plan; `solved`, whether these are all seeds; `seconds`, mean per attempt; `error`, the first
-        one; `predicted_ms`, `step_ms` and `imbalance`, means over the plans (see `totals.plan_totals`); `measured_ms`,
-        mean over the measured plans (NaN without one); `measured_seeds`, number of measured plans.
+        one; `predicted_step_ms`, `paper_cost_ms` and `imbalance`, means over the plans (see `totals.plan_totals`);
+        `measured_step_ms`, mean over the measured plans (NaN without one); `measured_seeds`, number of measured plans.
     """
     grouped = attempts.groupby(_KEYS, sort=False)
     frame = pd.DataFrame(
@@ -64,31 +65,34 @@ def task_costs(tasks: pd.DataFrame, attempts: pd.DataFrame, plan_costs: pd.DataF
     )
     frame["solved"] = frame["seeds_solved"] == frame["seeds"]
     plans = plan_totals(plan_costs).groupby(_KEYS, sort=False)
-    for column in ("predicted_ms", "step_ms", "measured_ms", "imbalance"):
+    for column in ("predicted_step_ms", "paper_cost_ms", "measured_step_ms", "imbalance"):
         frame[column] = plans[column].mean()
-    frame["measured_seeds"] = plans["measured_ms"].count().reindex(frame.index, fill_value=0)
+    frame["measured_seeds"] = plans["measured_step_ms"].count().reindex(frame.index, fill_value=0)
     frame = frame.reset_index().merge(suite_of_tasks(tasks), left_on="task_id", right_index=True)
     first = [*SUITE_COLUMNS, *_KEYS]
     return frame[[*first, *(column for column in frame.columns if column not in first)]]
 
 
-def compare_suites(costs: pd.DataFrame, params: VerdictParams) -> dict[str, Any]:
+def compare_suites(costs: pd.DataFrame, noise: dict[str, Any], judge: str, params: VerdictParams) -> dict[str, Any]:
     """`benchmark.verdicts`: compare the sharders suite by suite; the result is ready for JSON.
 
     Args:
         costs: `benchmark.task_costs`.
+        noise: the result of `steps.noise_of`.
+        judge: what the measured costs are, in words.
         params: parameters of confidence intervals and verdicts.
 
     Returns:
-        `confidence`, `resamples` and `suites`, which maps every suite to the result of `compare_suite` extended by
-        `not_run`, the sharders that ran on other suites only.
+        `confidence`, `resamples`, `noise`, `judge` and `suites`, which maps every suite to the result of
+        `compare_suite` extended by `not_run`, the sharders that ran on other suites only.
     """
     everyone = list(dict.fromkeys(costs["sharder"]))
     suites = {}
     for suite, own in costs.groupby("suite", sort=False):
         not_run = [name for name in everyone if name not in set(own["sharder"])]
         suites[str(suite)] = compare_suite(own, params) | {"not_run": not_run}
-    return {"confidence": params.confidence, "resamples": params.resamples, "suites": suites}
+    told = {"confidence": params.confidence, "resamples": params.resamples, "noise": noise, "judge": judge}
+    return told | {"suites": suites}
 
 
 def compare_suite(costs: pd.DataFrame, params: VerdictParams) -> dict[str, Any]:
@@ -162,8 +166,8 @@ def _sharder_facts(costs: pd.DataFrame, name: str, common: pd.DataFrame, compari
         `solved, tried`, numbers of tasks; `seeds, measured_seeds`, maxima over the tasks; `seconds, max_seconds`, mean
         and maximum over the tasks of the seconds per attempt. The other values are means over the common tasks, or None
         if there are none or the sharder is not compared on them: `cost_ms`, the measured cost or, if the basis is
-        `predicted`, the predicted cost of the step; `predicted_ms`, `step_ms`, `imbalance`; and `relative` (the cost
-        divided by the lowest cost of any compared sharder for the same task, with its confidence interval).
+        `predicted`, the predicted cost of the step; `predicted_step_ms`, `paper_cost_ms`, `imbalance`; and `relative`
+        (the cost divided by the lowest cost of any compared sharder for the same task, with its confidence interval).
     """
     own = costs[costs["sharder"] == name].set_index("task_id")
     facts: dict[str, Any] = {
@@ -175,7 +179,7 @@ def _sharder_facts(costs: pd.DataFrame, name: str, common: pd.DataFrame, compari
         "max_seconds": _number(own["seconds"].max()),
     }
     if name not in common.columns or common.empty:
-        return facts | dict.fromkeys(("cost_ms", "relative", "predicted_ms", "step_ms", "imbalance"))
+        return facts | dict.fromkeys(("cost_ms", "relative", *_MEANS))
     relative: dict[str, Any] = asdict(comparison.bootstrap.mean((common[name] / common.min(axis=1)).to_numpy()))
     if len(common) < comparison.least_tasks:
         relative |= {"low": None, "high": None}
@@ -183,9 +187,7 @@ def _sharder_facts(costs: pd.DataFrame, name: str, common: pd.DataFrame, compari
     return facts | {
         "cost_ms": _number(common[name].mean()),
         "relative": relative,
-        "predicted_ms": _number(here["predicted_ms"].mean()),
-        "step_ms": _number(here["step_ms"].mean()),
-        "imbalance": _number(here["imbalance"].mean()),
+        **{name: _number(here[name].mean()) for name in _MEANS},
     }
 
 

@@ -6,7 +6,7 @@
 | `drawing`, `figures/` | `FIGURES`, all figures of the report by name |
 | `report_page`, `benchmark_page` | the two HTML pages; `page` fills their templates, the `.html` files |
 | `sharder_summary`, `benchmark_table`, `facts`, `diagnostics` | tables and sentences of the pages |
-| `terminal`, `truth_tables`, `drift_tables` | aligned text tables; those of the pipelines truth and drift |
+| `terminal`, `drift_tables` | aligned text tables |
 | `totals`, `formats`, `style` | costs relative to the cheapest plan, numbers as text, colours and axes |
 """
 
@@ -15,7 +15,7 @@ from neuroshard_pipeline.report.benchmark_table import benchmark_table
 from neuroshard_pipeline.report.drawing import FIGURES, draw_figures
 from neuroshard_pipeline.report.inputs import ReportInputs
 from neuroshard_pipeline.report.report_page import render_report
-from neuroshard_pipeline.report.terminal import aligned_table, summary_table
+from neuroshard_pipeline.report.terminal import aligned_table, part_table, summary_table
 
 __all__ = [
     "FIGURES",
@@ -23,6 +23,7 @@ __all__ = [
     "aligned_table",
     "benchmark_table",
     "draw_figures",
+    "part_table",
     "render_benchmark",
     "render_report",
     "summary_table",

@@ -7,8 +7,8 @@ import pandas as pd
 
 from neuroshard_pipeline.evaluation.comparison import OURS
 from neuroshard_pipeline.evaluation.verdicts import best_rival, find_pair
-from neuroshard_pipeline.report.benchmark_table import noise_note, suite_note, suite_table, suite_verdict
-from neuroshard_pipeline.report.facts import busy_note, hardware_rows, nested_rows
+from neuroshard_pipeline.report.benchmark_table import benchmark_note, suite_note, suite_table, suite_verdict
+from neuroshard_pipeline.report.facts import nested_rows
 from neuroshard_pipeline.report.figures import comparisons, cost_against_time, performance_profile
 from neuroshard_pipeline.report.formats import MISSING
 from neuroshard_pipeline.report.page import render_page
@@ -18,15 +18,12 @@ from neuroshard_pipeline.report.sharder_summary import as_sentence
 _PLUS, _PAPER = OURS
 
 
-def render_benchmark(
-    verdicts: Mapping[str, Any], costs: pd.DataFrame, hardware: Mapping[str, Any], lineage: Mapping[str, Any]
-) -> str:
+def render_benchmark(verdicts: Mapping[str, Any], costs: pd.DataFrame, lineage: Mapping[str, Any]) -> str:
     """The benchmark as one self-contained HTML page.
 
     Args:
         verdicts: `benchmark.verdicts`.
         costs: `benchmark.task_costs`.
-        hardware: `benchmark.hardware`.
         lineage: versions of the run's inputs and outputs.
     """
     figures = {f"comparisons_{ours}": comparisons(verdicts, ours) for ours in OURS}
@@ -37,11 +34,9 @@ def render_benchmark(
         "benchmark.html",
         figures,
         headlines=headlines(verdicts),
-        busy_note=busy_note(hardware),
-        noise=noise_note(hardware),
+        noise=benchmark_note(verdicts),
         confidence=f"{100 * verdicts['confidence']:g}",
         suites=[_suite(name, verdict) for name, verdict in verdicts["suites"].items()],
-        hardware_rows=hardware_rows(hardware),
         lineage_rows=nested_rows(lineage),
     )
 

@@ -3,44 +3,31 @@
 from collections.abc import Mapping
 from typing import Any
 
-from neuroshard_pipeline.report.facts import busy_note
+from neuroshard_pipeline.evaluation.steps import resolution
 from neuroshard_pipeline.report.formats import MISSING, fixed, plural
-from neuroshard_pipeline.report.sharder_summary import origin_note
+from neuroshard_pipeline.report.sharder_summary import noise_note
 from neuroshard_pipeline.report.terminal import aligned_table
 
-_HEADER = ["sharder", "solved", "cost ms", "relative", "conf. interval", "predicted ms", "imbalance", "s/task", "seeds"]
-_STEP_PLACE = 6
+_HEADER = [
+    "sharder", "solved", "step ms", "relative", "conf. interval", "predicted step ms", "paper's cost ms", "imbalance",
+    "s/task", "seeds",
+]  # fmt: skip
 
 
-def benchmark_table(verdicts: Mapping[str, Any], hardware: Mapping[str, Any]) -> str:
-    """The benchmark as text: for every suite a table and one sentence (`suite_verdict`), then notes on noise.
-
-    Args:
-        verdicts: `benchmark.verdicts`.
-        hardware: `benchmark.hardware`.
-    """
+def benchmark_table(verdicts: Mapping[str, Any]) -> str:
+    """`benchmark.verdicts` as text: for every suite a table and one sentence (`suite_verdict`), then notes on noise."""
     parts = [
         f"== {suite}\n{aligned_table(suite_table(verdict))}\n\n{suite}: {suite_verdict(verdict)}"
         for suite, verdict in verdicts["suites"].items()
     ]
-    return "\n\n".join([*parts, f"{noise_note(hardware)} {busy_note(hardware)}".strip()])
+    return "\n\n".join([*parts, benchmark_note(verdicts)])
 
 
 def suite_table(verdict: Mapping[str, Any]) -> list[list[str]]:
     """Header and one line per sharder of a suite, the cheapest first; sharders without a cost come last."""
     sharders = verdict["sharders"]
     ranked = sorted(sharders, key=lambda name: (sharders[name]["cost_ms"] is None, sharders[name]["cost_ms"] or 0.0))
-    lines = [_HEADER, *(_sharder_line(name, sharders[name], verdict["basis"]) for name in ranked)]
-    if not has_whole_steps(verdict):
-        return lines
-    steps = ["predicted step ms", *(fixed(sharders[name]["step_ms"], 3) for name in ranked)]
-    return [[*line[:_STEP_PLACE], step, *line[_STEP_PLACE:]] for line, step in zip(lines, steps, strict=True)]
-
-
-def has_whole_steps(verdict: Mapping[str, Any]) -> bool:
-    """Whether plans of a suite have predicted costs of parts that are not measured."""
-    sharders = verdict["sharders"].values()
-    return any(values.get("step_ms", values["predicted_ms"]) != values["predicted_ms"] for values in sharders)
+    return [_HEADER, *(_sharder_line(name, sharders[name], verdict["basis"]) for name in ranked)]
 
 
 def _sharder_line(name: str, values: Mapping[str, Any], basis: str) -> list[str]:
@@ -54,7 +41,8 @@ def _sharder_line(name: str, values: Mapping[str, Any], basis: str) -> list[str]
         fixed(values["cost_ms"], 3),
         fixed(relative["value"], 3),
         MISSING if relative["low"] is None else f"{relative['low']:.3f}-{relative['high']:.3f}",
-        fixed(values["predicted_ms"], 3),
+        fixed(values["predicted_step_ms"], 3),
+        fixed(values["paper_cost_ms"], 3),
         MISSING if values["imbalance"] is None else f"{100 * values['imbalance']:.0f} %",
         fixed(values["seconds"], 3),
         seeds,
@@ -66,7 +54,7 @@ def suite_verdict(verdict: Mapping[str, Any]) -> str:
     common, possibly_best = verdict["common_tasks"], verdict["possibly_best"]
     if not common:
         return "no task has a cost of every compared sharder."
-    basis = f"(mean {verdict['basis']} embedding cost of {plural(common, 'task')})"
+    basis = f"(mean {verdict['basis']} step of {plural(common, 'task')})"
     if verdict["best"]:
         return f"{verdict['best']} is best {basis}."
     if possibly_best:
@@ -82,16 +70,14 @@ def suite_note(verdict: Mapping[str, Any]) -> str:
     who = "every compared sharder" if left_out else "every sharder"
     parts = [f"None of the {tasks} tasks has a cost of {who}."]
     if common:
-        parts = [f"Costs are mean {basis} embedding costs of {common} of {tasks} tasks: those with a cost of {who}."]
+        parts = [f"Steps are mean {basis} steps of {common} of {tasks} tasks: those with a cost of {who}."]
     if basis == "predicted":
         parts.append("No plan of this suite was measured.")
     elif unmeasured := verdict.get("unmeasured_tasks"):
         parts.append(f"Plans of {plural(unmeasured, 'task')} were not measured, so the comparison leaves them out.")
-    if has_whole_steps(verdict):
-        parts.append(
-            "“predicted ms” has the parts that this pipeline measures: lookups, all-to-all and reductions. “predicted "
-            "step ms” adds the input dist and TorchRec's own work, which only the pipeline `truth` measures for plans."
-        )
+    parts.append(
+        "The paper's cost is the predicted cost of lookups and collectives alone, which `neuroshard` minimises."
+    )
     if left_out:
         parts.append(f"Not compared because they solved too few tasks: {', '.join(left_out)}.")
     if verdict["not_run"]:
@@ -99,19 +85,9 @@ def suite_note(verdict: Mapping[str, Any]) -> str:
     return " ".join(parts)
 
 
-def noise_note(hardware: Mapping[str, Any]) -> str:
-    """Sentences that state the noise floor and the costs that were not measured on this machine."""
-    compute = "recorded" if hardware.get("recording") else "measured"
-    compute = "modelled" if hardware.get("modelled_device") else compute
-    origins = {"compute": compute, "comm": hardware.get("comm_costs_are", "measured")}
-    floor = hardware["noise_floor"]
-    known = {
-        "compute of a rank": floor["compute"].get("total", {}),
-        "backward communication": floor["comm"].get("backward", {}),
-        "forward communication": floor["comm"].get("forward", {}),
-    }
-    told = [f"{name} {100 * value['median']:.1f} %" for name, value in known.items() if value.get("median") is not None]
-    note = "The noise floor is unknown because nothing was measured twice."
-    if told:
-        note = f"Noise floor of this campaign (median difference of two measurements): {', '.join(told)}."
-    return f"{note} {origin_note(origins)}".strip()
+def benchmark_note(verdicts: Mapping[str, Any]) -> str:
+    """What the measured steps are, and the noise of their measurement."""
+    noise = verdicts["noise"]
+    return (
+        f"{verdicts['judge']} {noise_note({**noise, 'resolution': resolution(noise, noise['tasks'])}, noise['tasks'])}"
+    )

@@ -17,12 +17,8 @@ _METRICS = {
     "mape": "mean error",
     "median_ape": "median error",
     "bias": "bias",
-    "drift": "drift since training",
-    "mape_net_of_drift": "mean error without drift",
-    "bias_net_of_drift": "bias without drift",
     "noise_floor": "noise floor",
     "coverage_90": "in interval",
-    "coverage_90_net_of_drift": "in interval without drift",
     "mean_relative_width": "interval width",
     "r2": "R²",
     "kendall_tau": "Kendall's τ",
@@ -47,7 +43,7 @@ def accuracy_table(metrics: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
 
 
 def plan_accuracy_table(summary: Mapping[str, Any]) -> list[list[str]] | None:
-    """Header, a line of errors per measured part, and one for their embedding cost; None if no plan was measured."""
+    """Header, a line of errors per measured part, and one for the step; None if no plan was measured."""
     errors = summary.get("prediction_on_plans")
     return _metric_table("part", errors) if errors else None
 
@@ -165,7 +161,7 @@ def failure_messages(compute_costs: pd.DataFrame, comm_costs: pd.DataFrame, most
 
 
 def task_table(totals: pd.DataFrame, sharders: Sequence[str]) -> list[list[str]]:
-    """Header and one line per task: ranks, then every sharder's embedding cost in ms; a star marks the cheapest.
+    """Header and one line per task: ranks, then every sharder's step in ms; a star marks the cheapest.
 
     Args:
         totals: the result of `plan_totals`.

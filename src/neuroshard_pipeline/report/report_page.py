@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from neuroshard_pipeline.evaluation.totals import COST_COLUMNS, basis_of, cost_table, plan_totals
+from neuroshard_pipeline.evaluation.totals import plan_totals
 from neuroshard_pipeline.report import facts, sharder_summary
 from neuroshard_pipeline.report.diagnostics import compute_errors, worst_samples
 from neuroshard_pipeline.report.drawing import draw_figures
@@ -29,16 +29,22 @@ def _comparison(inputs: ReportInputs) -> dict[str, Any]:
     sharders = list(sharder_summary.ranked_costs(summary))
     return {
         "headline": sharder_summary.headline(summary),
-        "origin_note": sharder_summary.origin_note(summary.get("costs_are", {})),
+        "noise_note": sharder_summary.noise_note(summary["noise"], summary["num_common_tasks"]),
         "busy_note": facts.busy_note(inputs.hardware),
-        "cost_note": " ".join([sharder_summary.cost_note(summary), *sharder_summary.comparison_notes(summary)]),
+        "judge": summary["judge"],
+        "cost_note": " ".join(
+            [
+                sharder_summary.cost_note(summary),
+                *sharder_summary.comparison_notes(summary),
+                sharder_summary.agreement_note(summary),
+            ]
+        ),
         "sharder_table": sharder_summary.sharder_table(summary),
         "attempt_failures": facts.attempt_failures(summary),
         "task_table": facts.task_table(totals, sharders),
         "type_table": facts.type_table(inputs.plans),
-        "has_whole_steps": sharder_summary.has_whole_steps(summary),
-        "basis": basis_of(totals),
-        "common_count": len(cost_table(totals, sharders, COST_COLUMNS[basis_of(totals)]).dropna()),
+        "basis": summary["basis"],
+        "common_count": summary["num_common_tasks"],
         "task_count": inputs.sharding_tasks["task_id"].nunique(),
         "example": example_task(totals),
         "has_tiers": TIER_COLUMN in inputs.plans,

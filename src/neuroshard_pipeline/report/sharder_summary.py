@@ -4,19 +4,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from neuroshard_pipeline.evaluation.comparison import OURS
+from neuroshard_pipeline.host import BUSY_SHARE
 from neuroshard_pipeline.report.formats import MISSING, amount, decimals_for, fixed, percent, plural
+from neuroshard_pipeline.sharders.registry import TORCHREC
+
+#: With a larger resolution, a run cannot tell sharders apart whose plans differ as much as those of good searches do.
+_COARSE = 0.03
 
 
 def ranked_costs(summary: Mapping[str, Any]) -> dict[str, float | None]:
-    """The mean cost of every sharder in ms, the cheapest first; sharders without a cost come last, by name.
+    """The mean step of every sharder in ms, the cheapest first; sharders without a mean come last, by name.
 
-    The mean is taken over the tasks for which every sharder has a measured cost. If there is no such task, the costs
-    are the predicted costs of whole steps, and the mean is taken over the tasks that every sharder solved.
+    The steps are measured, or predicted if no plan was measured.
     """
-    costs = {}
-    for name, values in summary["sharders"].items():
-        measured_ms = values["mean_measured_ms"]
-        costs[name] = _step_ms(values) if measured_ms is None else measured_ms
+    costs = {name: values[f"mean_{summary['basis']}_step_ms"] for name, values in summary["sharders"].items()}
     order = sorted(costs, key=lambda name: (costs[name] is None, costs[name] or 0.0, name))
     return {name: costs[name] for name in order}
 
@@ -25,80 +26,87 @@ def sharder_table(summary: Mapping[str, Any]) -> list[list[str]]:
     """Header and one line per sharder, the cheapest first."""
     sharders, costs = summary["sharders"], ranked_costs(summary)
     best = min((cost for cost in costs.values() if cost is not None), default=None)
-    keys = ["mean_measured_ms", "mean_predicted_ms", *(["mean_step_ms"] if has_whole_steps(summary) else [])]
+    keys = ["mean_measured_step_ms", "mean_predicted_step_ms"]
     cost_decimals = decimals_for([values[key] for values in sharders.values() for key in keys])
     second_decimals = decimals_for([values["mean_seconds_per_task"] for values in sharders.values()])
-    names = [f"{cost_word(summary)} ms", "vs best", "predicted ms", "predicted step ms"]
-    lines = [["sharder", "solved", *names[: 1 + len(keys)], "s/task"]]
+    lines = [["sharder", "solved", "measured step ms", "vs best", "predicted step ms", "s/task"]]
     for name, cost in costs.items():
         values = sharders[name]
-        measured, *predicted = (fixed(values[key], cost_decimals) for key in keys)
+        measured, predicted = (fixed(values[key], cost_decimals) for key in keys)
         solved = f"{values['tasks_solved']}/{values['tasks_tried']}"
         relative = MISSING if cost is None or not best else f"{cost / best:.3f}"
-        seconds = fixed(values["mean_seconds_per_task"], second_decimals)
-        lines += [[name, solved, measured, relative, *predicted, seconds]]
+        lines += [
+            [name, solved, measured, relative, predicted, fixed(values["mean_seconds_per_task"], second_decimals)]
+        ]
     return lines
 
 
-def has_whole_steps(summary: Mapping[str, Any]) -> bool:
-    """Whether plans have predicted costs of parts that are not measured."""
-    return any(_step_ms(values) != values.get("mean_predicted_ms") for values in summary.get("sharders", {}).values())
-
-
-def _step_ms(values: Mapping[str, Any]) -> float | None:
-    """Predicted cost of the whole step, or of the measured parts in an older summary, which predicts nothing else."""
-    cost_ms: float | None = values.get("mean_step_ms", values.get("mean_predicted_ms"))
-    return cost_ms
-
-
-def cost_word(summary: Mapping[str, Any]) -> str:
-    """`modelled` if every part of the costs of plans was modelled, or else `measured`."""
-    return "modelled" if set(summary.get("costs_are", {}).values()) == {"modelled"} else "measured"
-
-
 def cost_note(summary: Mapping[str, Any]) -> str:
-    """Which tasks the costs of the sharder table are averaged over, and where the costs come from."""
-    common, measured = int(summary["num_common_tasks"]), int(summary["num_measured_tasks"])
+    """What a step is, which tasks its means are taken over, and what the measured steps are."""
+    common = int(summary["num_common_tasks"])
     if not common:
-        return "No task was solved by every sharder, so mean costs cannot be compared."
-    note = f"Costs are means over the {plural(common, 'task')} that every sharder solved."
-    if has_whole_steps(summary):
-        note += (
-            " Measured and predicted costs have the same parts: lookups, all-to-all and reductions. The predicted step "
-            "adds the input dist and TorchRec's own work, which only the pipeline `truth` measures for these plans."
-        )
-    if not measured and "embedding_cost" not in summary.get("prediction_on_plans", {}):
-        return f"{note} No plan was measured."
-    if not measured:
-        note += (
-            " Some plans were measured, but no task has measured costs of every sharder, so this table compares "
-            "predicted costs. Figures and comparisons of two sharders use the measured costs that there are."
-        )
-    elif measured != common:
-        note += f" Measured costs are means over {measured} of these tasks: those measured for every sharder."
-    return f"{note} {origin_note(summary.get('costs_are', {}))}".strip()
+        return f"No task has a cost of every sharder, so there are no means to compare. {summary['judge']}"
+    left_out = [name for name, cost in ranked_costs(summary).items() if cost is None]
+    who = "every sharder" if not left_out else f"every sharder but {' and '.join(left_out)}"
+    return (
+        "A step is the time of one training step of the embedding modules on the slowest rank: the mean over "
+        f"the {plural(common, 'task')} that {who} solved. {summary['judge']}"
+    )
 
 
-def origin_note(costs_are: Mapping[str, str]) -> str:
-    """A sentence that names the parts of "measured" costs that were modelled or recorded; empty if there are none.
+def noise_note(noise: Mapping[str, Any], num_tasks: int) -> str:
+    """The noise of a run in words, and what to do if it hides the differences of sharders.
 
     Args:
-        costs_are: the origin of each part of the cost: `{"compute": "recorded", "comm": "modelled"}`.
+        noise: `noise` of `search.summary`.
+        num_tasks: number of tasks over which means are taken.
     """
-    names = {"compute": "compute", "comm": "communication"}
-    others = [f"{names[part]} costs are {origin}" for part, origin in costs_are.items() if origin != "measured"]
-    return f'Not every "measured" cost was measured on this machine: {" and ".join(others)}.' if others else ""
+    limit = noise.get("resolution")
+    if limit is None:
+        return ""
+    note = (
+        f"Noise of this run: two measurements of the same plan differ by {percent(noise['difference'])} (median over "
+        f"{plural(noise['tasks'], 'task')}), so differences below {percent(limit)} mean nothing on "
+        f"{plural(num_tasks, 'task')}."
+    )
+    share = noise["other_programs"] or 0.0
+    if share > BUSY_SHARE:
+        note += (
+            f" Other programs used {share:.0%} of the cores: close them, delete the measurements with `kedro prune "
+            "--busy`, and run the stage search again."
+        )
+    elif limit > _COARSE:
+        note += (
+            " This machine is too noisy to tell good sharders apart: run the stage search with more rounds, as in "
+            "`--params search.steps.rounds=40,search.steps.time_budget_s=null`, or on a quieter machine."
+        )
+    return note
 
 
 def comparison_notes(summary: Mapping[str, Any]) -> list[str]:
-    """Sentences that compare neuroshard_plus with the cheapest sharder outside `OURS` and with the paper's search."""
-    others = [name for name, cost in ranked_costs(summary).items() if name not in OURS and cost is not None]
-    rivals = [*others[:1], *OURS[1:]]
-    return [
-        as_sentence(pair["statement"]).replace(", measured,", f", {cost_word(summary)},")
-        for pair in summary["pairs"]
-        if pair["ours"] == OURS[0] and pair["rival"] in rivals and pair["ratio"] is not None
+    """Sentences that compare neuroshard_plus with the paper's search, the best heuristic and TorchRec's planner."""
+    others = [
+        name for name, cost in ranked_costs(summary).items() if name not in (*OURS, *TORCHREC) and cost is not None
     ]
+    rivals = [*others[:1], *OURS[1:], *TORCHREC]
+    return [
+        as_sentence(pair["statement"])
+        for rival in rivals
+        for pair in summary["pairs"]
+        if (pair["ours"], pair["rival"]) == (OURS[0], rival) and pair["ratio"] is not None
+    ]
+
+
+def agreement_note(summary: Mapping[str, Any]) -> str:
+    """How well predicted and measured steps agree; empty if no plan was measured."""
+    found = summary["agreement"]
+    if found["median_error"] is None:
+        return ""
+    tau = "" if found["tau"] is None else f", and Kendall's tau within a task is {found['tau']:.2f}"
+    return (
+        f"The predicted step errs by {percent(found['median_error'])} (median of {found['plans']} plans; predicted / "
+        f"measured: {found['median_ratio']:.2f}){tau}."
+    )
 
 
 def as_sentence(statement: str) -> str:
@@ -120,10 +128,9 @@ def _cost_sentences(summary: Mapping[str, Any]) -> str:
         return cost_note(summary)
     ours = [name for name in OURS if name in costs] or list(costs)[:1]
     others = [name for name in costs if name not in (*OURS, *ours)]
-    measured = int(summary["num_measured_tasks"])
-    basis, count = (cost_word(summary), measured) if measured else ("predicted", int(summary["num_common_tasks"]))
+    tasks = plural(int(summary["num_common_tasks"]), "task")
     means = " and ".join(f"{amount(costs[name])} ms with {name}" for name in ours)
-    start = f"On the {plural(count, 'task')} with costs of every sharder, the mean {basis} embedding cost is {means}."
+    start = f"On {tasks}, the mean {summary['basis']} step takes {means}."
     if not others:
         return start
     changes = " and ".join(f"{name} is {_change(costs[name] / costs[others[0]] - 1)}" for name in ours)

@@ -35,7 +35,7 @@ _SHARDER_COLOURS = {
 #: Colours of sharders without an entry above, assigned in alphabetical order of the names.
 _SPARE_COLOURS = ("#6b8e9e", "#a05195", "#5c7a29", "#9e4b4b")
 
-#: Parts of the embedding cost, in the order in which they are stacked.
+#: Parts of a step, in the order in which they are stacked.
 PART_COLOURS = {
     "compute": "#33476b",
     "backward_comm": "#7ba7cf",

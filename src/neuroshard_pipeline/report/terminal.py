@@ -4,13 +4,43 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from neuroshard_pipeline.report.sharder_summary import comparison_notes, cost_note, sharder_table
+import pandas as pd
+
+from neuroshard_pipeline.evaluation.totals import PARTS
+from neuroshard_pipeline.report.formats import fixed
+from neuroshard_pipeline.report.sharder_summary import (
+    agreement_note,
+    comparison_notes,
+    cost_note,
+    noise_note,
+    sharder_table,
+)
+from neuroshard_pipeline.report.style import PART_NAMES
 
 
 def summary_table(summary: Mapping[str, Any]) -> str:
-    """`search.summary` as aligned text: one line per sharder, the cheapest first, then notes on the comparison."""
-    notes = [textwrap.fill(note, 90) for note in (cost_note(summary), *comparison_notes(summary))]
-    return "\n".join([aligned_table(sharder_table(summary)), "", *notes])
+    """`search.summary` as aligned text: one line per sharder, the cheapest first, then comparisons and noise."""
+    notes = [
+        cost_note(summary),
+        *comparison_notes(summary),
+        agreement_note(summary),
+        noise_note(summary["noise"], summary["num_common_tasks"]),
+    ]
+    return "\n".join([aligned_table(sharder_table(summary)), "", *(textwrap.fill(note, 90) for note in notes if note)])
+
+
+def part_table(plan_costs: pd.DataFrame) -> str:
+    """Predicted and measured parts of a step as aligned text: means over the ranks of all measured plans.
+
+    Args:
+        plan_costs: `search.plan_costs`.
+    """
+    ranks = plan_costs.dropna(subset=["measured_step_ms"])
+    lines = [["part of a step, mean over plans and ranks", "predicted ms", "measured ms"]]
+    for part in PARTS:
+        means = (ranks[f"{kind}_{part}_ms"].astype(float).fillna(0.0).mean() for kind in ("predicted", "measured"))
+        lines.append([PART_NAMES[part], *(fixed(float(mean), 2) for mean in means)])
+    return aligned_table(lines)
 
 
 def aligned_table(lines: Sequence[Sequence[str]]) -> str:

@@ -1,20 +1,19 @@
-"""Nodes of the benchmark pipeline. A job is one task for one sharder; the chosen plans are those that are measured."""
+"""Nodes of the benchmark pipeline. A job is one task for one sharder."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import pandas as pd
 from tqdm import tqdm
 
-from neuroshard_pipeline.evaluation.campaigns import Campaigns, Records
-from neuroshard_pipeline.evaluation.measure_plans import NewRecord, PlanMeasurement
-from neuroshard_pipeline.evaluation.solving import BenchmarkJobs, SeededPlan, bench_plan_costs, solve_missing
+from neuroshard_pipeline.evaluation.solving import BenchmarkJobs, solve_missing
 from neuroshard_pipeline.measurement import PRELOAD
+from neuroshard_pipeline.measurement.costs import Records
+from neuroshard_pipeline.torchrec_bridge.truth.judge import judge_text
+from neuroshard_pipeline.torchrec_bridge.truth.params import JudgeParams
 from neuroshard_pipeline.workers import WorkerParams, map_items
 
-SeededPlans = tuple[SeededPlan, ...]
 
-
-def solve(jobs: BenchmarkJobs, executor: WorkerParams, done: Records) -> Iterator[NewRecord]:
+def solve(jobs: BenchmarkJobs, executor: WorkerParams, done: Records) -> Iterator[dict[str, pd.DataFrame]]:
     """Run the jobs that have no record yet; Kedro saves every record as it is yielded."""
     total = len(jobs.jobs)
     solved = sum(job.key in done for job in jobs.jobs)
@@ -24,14 +23,6 @@ def solve(jobs: BenchmarkJobs, executor: WorkerParams, done: Records) -> Iterato
             bar.update()
 
 
-def set_up_measurement(chosen: SeededPlans, campaigns: Campaigns) -> PlanMeasurement:
-    """Set up the measurement of the chosen plans."""
-    return PlanMeasurement(tuple(each.plan for each in chosen), campaigns)
-
-
-def tabulate_costs(
-    plans: SeededPlans, chosen: SeededPlans, measurement: PlanMeasurement, *records: Mapping[str, pd.DataFrame]
-) -> pd.DataFrame:
-    """Tabulate the costs of all plans by rank; the measured costs come from the records of the chosen plans."""
-    measured_costs, _ = measurement.costs(*records)
-    return bench_plan_costs(plans, chosen, measured_costs)
+def judge(plan_costs: pd.DataFrame, params: JudgeParams) -> str:
+    """What the measured costs of plans are, in words."""
+    return judge_text(params, plan_costs)

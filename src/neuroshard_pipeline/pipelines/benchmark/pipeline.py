@@ -2,13 +2,18 @@
 
 from kedro.pipeline import Node, Pipeline
 
-from neuroshard_pipeline.evaluation.measure_plans import PlanMeasurement
-from neuroshard_pipeline.evaluation.solving import BenchmarkJobs, bench_plans_frame, gather, plans_to_measure
+from neuroshard_pipeline.evaluation.solving import (
+    BenchmarkJobs,
+    bench_plan_costs,
+    bench_plans_frame,
+    gather,
+    plans_to_measure,
+)
 from neuroshard_pipeline.evaluation.suite_params import SuiteSettings
 from neuroshard_pipeline.evaluation.suites import draw_suites
 from neuroshard_pipeline.evaluation.verdicts import compare_suites, task_costs
 from neuroshard_pipeline.pipelines.benchmark import nodes
-from neuroshard_pipeline.pipelines.plan_measurement import MEASURE_PARAMETERS, RECORDS, campaigns_node, measuring_nodes
+from neuroshard_pipeline.pipelines.judging import HARDWARE_PARAMETERS, measuring_nodes
 from neuroshard_pipeline.pipelines.shared import SEARCH_PARAMETERS, TRAINED_MODELS, models_node, sharder_settings_node
 from neuroshard_pipeline.report import benchmark_table, render_benchmark
 from neuroshard_pipeline.sharders.policies.policy import Policies
@@ -39,23 +44,16 @@ SOLVING = [
     Node(bench_plans_frame, "solved_plans", "plans", name="tabulate_plans"),
 ]
 MEASURING = [
-    campaigns_node(),
     Node(plans_to_measure, ["solved_plans", "tasks", "params:contest"], "chosen_plans", name="choose_measured"),
-    Node(nodes.set_up_measurement, ["chosen_plans", "campaigns"], "measurement", name="set_up_measurement"),
-    *measuring_nodes(),
-    Node(
-        nodes.tabulate_costs,
-        ["solved_plans", "chosen_plans", "measurement", *RECORDS],
-        "plan_costs",
-        name="tabulate_costs",
-    ),
-    Node(PlanMeasurement.hardware, ["measurement", *RECORDS], "hardware", name="describe_hardware"),
+    *measuring_nodes("chosen_plans"),
+    Node(bench_plan_costs, ["solved_plans", "measured_costs"], "plan_costs", name="tabulate_costs"),
 ]
 COMPARING = [
     Node(task_costs, ["tasks", "attempts", "plan_costs"], "task_costs", name="tabulate_task_costs"),
-    Node(compare_suites, ["task_costs", "params:verdicts"], "verdicts", name="compare_sharders"),
-    Node(benchmark_table, ["verdicts", "hardware"], "table", name="write_table"),
-    Node(render_benchmark, ["verdicts", "task_costs", "hardware", "lineage"], "report", name="render_page"),
+    Node(nodes.judge, ["plan_costs", "params:steps"], "judge", name="name_judge"),
+    Node(compare_suites, ["task_costs", "noise", "judge", "params:verdicts"], "verdicts", name="compare_sharders"),
+    Node(benchmark_table, "verdicts", "table", name="write_table"),
+    Node(render_benchmark, ["verdicts", "task_costs", "lineage"], "report", name="render_page"),
 ]
 
 
@@ -65,7 +63,6 @@ def create_pipeline() -> Pipeline:
         [*SOLVING, *MEASURING, *COMPARING],
         namespace="benchmark",
         inputs={"lineage": "lineage", **TRAINED_MODELS, **POLICIES},
-        # Sharders have the search stage's settings; `compute` and `comm` override parameters of the measure stage.
-        parameters={**SEARCH_PARAMETERS, **MEASURE_PARAMETERS},
+        parameters={**SEARCH_PARAMETERS, **HARDWARE_PARAMETERS},  # sharders have the search stage's settings
         tags="benchmark",
     )

@@ -10,7 +10,6 @@ from kedro.pipeline import Node
 from neuroshard_pipeline.augment import ComputeSampleParams, PoolParams
 from neuroshard_pipeline.cost_models import CostModels
 from neuroshard_pipeline.errors import NeuroShardError
-from neuroshard_pipeline.evaluation.measure_plans import PlanMeasurement
 from neuroshard_pipeline.evaluation.other_day import DaysParams
 from neuroshard_pipeline.evaluation.solving import BenchmarkJobs
 from neuroshard_pipeline.evaluation.suite_params import (
@@ -21,14 +20,12 @@ from neuroshard_pipeline.evaluation.suite_params import (
 )
 from neuroshard_pipeline.measurement import (
     CommMeasureParams,
-    CommOverrides,
     ComputeMeasureParams,
-    ComputeOverrides,
     RecordingParams,
     open_recording,
 )
 from neuroshard_pipeline.measurement.modelled import require_device
-from neuroshard_pipeline.pipelines import plan_measurement
+from neuroshard_pipeline.pipelines import judging
 from neuroshard_pipeline.pipelines.augment import nodes as augment
 from neuroshard_pipeline.pipelines.benchmark import nodes as benchmark
 from neuroshard_pipeline.pipelines.benchmark.pipeline import POLICIES
@@ -43,9 +40,7 @@ from neuroshard_pipeline.pipelines.preflight.measuring import (
     gpu_problems,
 )
 from neuroshard_pipeline.pipelines.preflight.run import PlannedRun, Problems
-from neuroshard_pipeline.pipelines.search import nodes as search
 from neuroshard_pipeline.pipelines.train_check import nodes as train_check
-from neuroshard_pipeline.pipelines.truth import nodes as truth
 from neuroshard_pipeline.search.models import check_hardware
 from neuroshard_pipeline.sharders.registry import LEARNED, TORCHREC, make_sharder
 from neuroshard_pipeline.tables import read_bandwidths, read_constraints, read_tables
@@ -55,8 +50,7 @@ from neuroshard_pipeline.torchrec_bridge.step_costs.drawing import StepPlanParam
 from neuroshard_pipeline.torchrec_bridge.step_costs.measuring import measures_steps
 from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainTaskParams
 from neuroshard_pipeline.torchrec_bridge.train_check.problem import state_problem
-from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams, TruthTaskParams
-from neuroshard_pipeline.torchrec_bridge.truth.tasks import truth_tasks
+from neuroshard_pipeline.torchrec_bridge.truth.params import JudgeParams, StepParams
 from neuroshard_pipeline.workers import WorkerParams
 
 TASKS = "augment.sharding_tasks"
@@ -111,39 +105,22 @@ def _steps(run: PlannedRun, node: Node) -> Problems:
     if plans.tasks and measures_steps(*backends, params):
         yield from extra_problems("torchrec", f"{run.setting(f'{name}.tasks', plans.tasks)} (0: no step cost model)")
         if params.backend == "nccl":
-            ranks = max(plans.world_sizes)
+            ranks = max(plans.world_sizes or (2,))
             yield from gpu_problems(run.setting(f"{timing}.backend", params.backend), params.backend, ranks)
 
 
-def _plan_campaigns(run: PlannedRun, node: Node) -> Problems:
-    """Problems of campaigns that measure plans, with the overrides of their pipeline."""
-    (name, compute), (changes, overrides) = run.given(node, ComputeMeasureParams), run.given(node, ComputeOverrides)
-    compute = compute.overridden(overrides)
-    lookups = run.nodes_of(node.namespace, {PlanMeasurement.run_compute})
-    if lookups and compute.backend in ("fbgemm_cpu", "fbgemm_cuda"):
-        yield from compute_problems(run, _set_by(name, changes, overrides.model_fields_set), compute)
-    (name, comm), (changes, of_comm) = run.given(node, CommMeasureParams), run.given(node, CommOverrides)
-    comm = comm.overridden(of_comm)
-    collectives = run.nodes_of(node.namespace, {PlanMeasurement.run_backward, PlanMeasurement.run_forward})
-    if collectives and comm.backend != "topology":
-        yield from comm_problems(
-            run, _set_by(name, changes, of_comm.model_fields_set), comm, _measured_world_sizes(run, node)
+def _judge(run: PlannedRun, node: Node) -> Problems:
+    """Problems of the judge that measures plans."""
+    name, params = run.given(node, JudgeParams)
+    if params.judge == "torchrec":
+        yield from extra_problems(
+            "torchrec", f"{run.setting(f'{name}.judge', params.judge)} (none: no plan is measured)"
         )
-
-
-def _measured_world_sizes(run: PlannedRun, node: Node) -> set[int]:
-    """World sizes of the plans that are measured: of the tasks, or of the benchmark's suites except the user's."""
-    suites = run.nodes_of(node.namespace, {SuiteSettings})
-    if not suites:
-        return run.world_sizes(TASKS)
-    settings = SuiteSettings(*(run.catalog[name].load() for name in suites[0].inputs))
-    of_suite = {"paper_4": {4}, "paper_8": {8}}
-    for name in ("tight", "scale", "giant_narrow", "many_tiny", "several_hosts"):
-        of_suite[name] = {*getattr(settings, name).world_sizes}
-    for task in settings.public.tasks:
-        of_suite.setdefault(task.suite, set()).add(task.world_size)
-    sizes = {size for name in settings.suites.names for size in of_suite.get(name, ())}
-    return {size for size in sizes if size <= settings.suites.most_measured_ranks}
+        if params.backend == "nccl" and params.most_ranks is not None:
+            setting = run.setting(f"{name}.most_ranks", params.most_ranks)
+            yield from gpu_problems(setting, params.backend, params.most_ranks)
+    elif params.judge == "lab":
+        yield from _refusals(lambda: require_device(run.given(node, RecordingParams)[1]))
 
 
 def _contest(run: PlannedRun, node: Node) -> Problems:
@@ -223,8 +200,6 @@ def _trained_plans(run: PlannedRun, node: Node) -> Problems:
         ranks = [
             run.given(each, TrainTaskParams)[1].world_size for each in run.nodes_of(node.namespace, {state_problem})
         ]
-        drawing = run.nodes_of(node.namespace, {truth_tasks})
-        ranks += [run.given(each, TruthTaskParams)[1].world_size for each in drawing]
         setting = run.setting(f"{name}.backend", params.backend)
         yield from gpu_problems(setting, params.backend, max(ranks, default=1))
     stored: list[Any] = [run.catalog[f"train.{kind}_cost_model"] for kind in ("compute", "comm")]
@@ -267,8 +242,9 @@ CHECKS: dict[Any, Callable[[PlannedRun, Node], Problems]] = {
     measure.reduce_compute_costs: _recorded_costs,
     measure.measure_comm: _comm_samples,
     measure.measure_steps: _steps,
-    plan_measurement.state_campaigns: _plan_campaigns,
-    search.solve_tasks: _contest_in_workers,
+    judging.measure_steps: _judge,
+    judging.reduce_steps: _judge,
+    judging.solve_tasks: _contest_in_workers,
     SuiteSettings: _suites,
     BenchmarkJobs.of: _benchmark_contest,
     benchmark.solve: _executor,
@@ -277,6 +253,4 @@ CHECKS: dict[Any, Callable[[PlannedRun, Node], Problems]] = {
     plan.search_plan: _user_search,
     state_problem: _trained_task,
     train_check.solve_task: _trained_plans,
-    truth.solve_tasks: _trained_plans,
-    truth.measure: lambda *_: extra_problems("torchrec", "the pipeline truth"),
 }

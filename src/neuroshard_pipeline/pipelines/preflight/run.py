@@ -56,7 +56,7 @@ class PlannedRun:
         found: set[int] = set()
         for name in makers[0].inputs:
             value = self.catalog[name].load() if name.startswith("params:") else None
-            found |= set(getattr(value, "world_sizes", ())) | ({getattr(value, "world_size", 0)} - {0})
+            found |= set(getattr(value, "world_sizes", None) or ()) | ({getattr(value, "world_size", 0)} - {0})
         return found
 
     def setting(self, name: str, value: object) -> str:

@@ -7,7 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from neuroshard_pipeline.evaluation.totals import PARTS_OF_ALL, is_measured, plan_totals
+from neuroshard_pipeline.evaluation.totals import PARTS_OF_ALL, plan_totals
 from neuroshard_pipeline.report import style
 from neuroshard_pipeline.report.totals import by_cost
 
@@ -15,37 +15,40 @@ _PANEL_PX = 370
 
 
 def plan_accuracy(plan_costs: pd.DataFrame) -> go.Figure:
-    """Predicted against measured embedding cost, one point per plan, coloured by sharder.
+    """Predicted against measured step, one point per plan, coloured by sharder.
 
     Args:
         plan_costs: `search.plan_costs`; plans without measurements are left out.
     """
     totals = plan_totals(plan_costs)
-    known = totals.dropna(subset=["measured_ms", "predicted_ms"])
+    names = {"measured_step_ms": "measured_ms", "predicted_step_ms": "predicted_ms"}
+    known = totals.dropna(subset=list(names)).rename(columns=names)
     figure = make_subplots(rows=1, cols=1)
     _add_identity(figure, known, 1, 1)
     order = by_cost(totals)
     colours = style.sharder_colours(order)
     for sharder, plans in _by_sharder(known, order):
         figure.add_trace(_scatter(plans, sharder, plans["task_id"], colours[sharder]), row=1, col=1)
-    figure.update_xaxes(title_text="measured embedding cost of the plan, ms")
-    figure.update_yaxes(title_text="predicted embedding cost of the plan, ms")
-    return _finished(figure, "Embedding cost of every plan, predicted against measured", 520, columns=1)
+    figure.update_xaxes(title_text="measured step of the plan, ms")
+    figure.update_yaxes(title_text="predicted step of the plan, ms")
+    return _finished(figure, "Step of every plan, predicted against measured", 520, columns=1)
 
 
 def rank_accuracy(plan_costs: pd.DataFrame, noise_floors: Mapping[str, float] | None = None) -> go.Figure:
     """Predicted against measured cost of every rank of every plan, one panel per part of the cost.
 
     Args:
-        plan_costs: `search.plan_costs`; ranks without measurements are left out. Reductions have a panel if any plan
-            has measured ones.
+        plan_costs: `search.plan_costs`; ranks without measurements are left out. A part that not every plan has gets a
+            panel if it was measured for any.
         noise_floors: per part (`compute`, `backward_comm`, `forward_comm`), the relative difference of repeated
             measurements, drawn as a band around the line of perfect prediction.
     """
     floors = noise_floors or {}
     order = by_cost(plan_totals(plan_costs))
     colours = style.sharder_colours(order)
-    parts = [part for part in style.PART_NAMES if part in PARTS_OF_ALL or is_measured(plan_costs, part)]
+    parts = [
+        part for part in style.PART_NAMES if part in PARTS_OF_ALL or plan_costs[f"measured_{part}_ms"].fillna(0).any()
+    ]
     titles = [style.PART_NAMES[part].capitalize() for part in parts]
     figure = make_subplots(rows=1, cols=len(parts), subplot_titles=titles, horizontal_spacing=0.27 / len(parts))
     for column, part in enumerate(parts, start=1):

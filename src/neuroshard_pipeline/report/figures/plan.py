@@ -10,7 +10,7 @@ from plotly.subplots import make_subplots
 
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.evaluation.comparison import Basis
-from neuroshard_pipeline.evaluation.totals import COST_COLUMNS, MEASURED_PARTS, plan_totals
+from neuroshard_pipeline.evaluation.totals import COST_COLUMNS, plan_totals
 from neuroshard_pipeline.report import style
 
 #: A whole table is grey; more lookups make it darker. All shards of one split table have the same colour. Replicas are
@@ -41,7 +41,7 @@ def plan_picture(
     """
     tables = sharding_tasks[sharding_tasks["task_id"] == task_id]
     costs = [_of(plan_costs, task_id, sharder) for sharder in (before, after)]
-    is_measured = plan_totals(pd.concat(costs))["measured_ms"].notna().all()
+    is_measured = plan_totals(pd.concat(costs))["measured_step_ms"].notna().all()
     basis: Basis = "measured" if is_measured else "predicted"
     figure = make_subplots(
         rows=3,
@@ -62,10 +62,7 @@ def plan_picture(
 
 
 def _add_plan(figure: go.Figure, column: int, shards: pd.DataFrame, costs: pd.DataFrame, basis: Basis) -> None:
-    """Add the three panels of one plan. A dotted line marks its embedding cost: the cost of the most expensive rank.
-
-    If both plans were measured, this is the cost of the measured parts; predictions of other parts are stacked on them.
-    """
+    """Add the three panels of one plan. A dotted line marks its step."""
     figure.add_trace(_shard_bars(shards), row=1, col=column)
     for part in style.PART_NAMES:
         trace = _part_bars(costs, part, basis)
@@ -155,14 +152,11 @@ def _describe(shard: dict[Any, Any]) -> str:
 
 
 def _part_bars(costs: pd.DataFrame, part: str, basis: Basis) -> go.Bar | None:
-    """Bars of one part, None if the plan does not have it. A part that no campaign measures is shown as predicted."""
-    is_predicted = basis == "predicted" or part not in MEASURED_PARTS
-    column = f"{'predicted' if is_predicted else 'measured'}_{part}_ms"
+    """Bars of one part, None if the plan does not have it."""
+    column = f"{basis}_{part}_ms"
     if column not in costs or costs[column].isna().all():
         return None
     name, colour = style.PART_NAMES[part], style.PART_COLOURS[part]
-    if is_predicted and basis == "measured":
-        name, colour = f"{name} (predicted)", style.faded(colour, 0.45)
     return go.Bar(
         x=costs["rank"].tolist(),
         y=costs[column].astype(float).round(5).tolist(),

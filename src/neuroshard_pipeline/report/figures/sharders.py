@@ -13,7 +13,7 @@ from neuroshard_pipeline.report.totals import by_cost, relative_to_best
 
 
 def cost_per_sharder(plan_costs: pd.DataFrame) -> go.Figure:
-    """Mean embedding cost of each sharder as a bar, and one point per task, for the tasks with costs of all sharders.
+    """Mean step of each sharder as a bar, and one point per task, for the tasks with costs of all sharders.
 
     Args:
         plan_costs: `search.plan_costs`; the figure shows measured costs, or predicted costs if no plan was measured.
@@ -40,13 +40,13 @@ def cost_per_sharder(plan_costs: pd.DataFrame) -> go.Figure:
         figure.add_trace(_points(costs[name], label, style.INK, "%{text}: %{x:.4g} ms"))
     if costs.empty:
         style.with_message(figure, "No task has a cost of every sharder.")
-    title = f"{basis.capitalize()} embedding cost, mean over {plural(len(costs), 'task')} with costs of every sharder"
-    figure.update_xaxes(title_text=f"{basis} embedding cost, ms", rangemode="tozero")
+    title = f"{basis.capitalize()} step, mean over {plural(len(costs), 'task')} with costs of every sharder"
+    figure.update_xaxes(title_text=f"{basis} step, ms", rangemode="tozero")
     return _rows(figure, title, len(sharders))
 
 
 def cost_relative_to_best(plan_costs: pd.DataFrame) -> go.Figure:
-    """Embedding cost of every plan divided by the cost of the cheapest plan of its task, as points and boxes.
+    """Step of every plan divided by that of the cheapest plan of its task, as points and boxes.
 
     Args:
         plan_costs: `search.plan_costs`; the figure's row of a sharder shows all tasks for which its plan has a cost.
@@ -63,7 +63,7 @@ def cost_relative_to_best(plan_costs: pd.DataFrame) -> go.Figure:
         points.update(line={"width": 1.4, "color": colours[name]}, fillcolor=style.faded(colours[name], 0.18))
         figure.add_trace(points)
     figure.add_vline(x=1, line=style.REFERENCE_LINE)
-    figure.update_xaxes(title_text=f"{basis} embedding cost / cost of the cheapest plan")
+    figure.update_xaxes(title_text=f"{basis} step / step of the cheapest plan")
     return _rows(figure, "Cost of every plan relative to the cheapest plan of its task", len(sharders))
 
 

@@ -59,7 +59,7 @@ def tiers_of_run(plans: pd.DataFrame, plan_costs: pd.DataFrame, sharding_tasks: 
         return style.empty_figure("Tiers of sequence tables", "No plan of this run has tiers.")
     tiered = plans[plans[TIER_COLUMN].fillna("") != ""][["task_id", "sharder"]].drop_duplicates()
     totals = plan_totals(plan_costs).merge(tiered, on=["task_id", "sharder"])
-    best = totals.sort_values("step_ms", kind="stable").iloc[0]
+    best = totals.sort_values("predicted_step_ms", kind="stable").iloc[0]
     rows = plans[(plans["task_id"] == best["task_id"]) & (plans["sharder"] == best["sharder"])]
     (asked,) = tasks_from_frame(sharding_tasks[sharding_tasks["task_id"] == best["task_id"]])
     task = task_from_frame(rows, asked)

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from pydantic import Field, PositiveInt, model_validator
 
-from neuroshard_pipeline.augment.drawing import BatchSize, Dimensions, Share, TableCount, WorldSize, check_range
+from neuroshard_pipeline.augment.drawing import BatchSize, Dimensions, Share, TableCount, WorldSizesHere, check_range
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.search.plan import Plan
@@ -29,7 +29,7 @@ class StepPlanParams(Parameters):
     """Random plans whose steps are measured.
 
     Attributes:
-        world_sizes: numbers of ranks.
+        world_sizes: numbers of ranks; null: the number that this machine runs side by side.
         tasks: number of sets of tables for each of `world_sizes`; with 0, there is no step cost model.
         plans_per_task: plans of every set of tables.
         batch_size: global batch size of most tasks; the pool must have tables of this and of the other sizes.
@@ -49,7 +49,7 @@ class StepPlanParams(Parameters):
         seed: seed of all draws.
     """
 
-    world_sizes: tuple[WorldSize, ...]
+    world_sizes: WorldSizesHere
     tasks: int = Field(ge=0)
     plans_per_task: PositiveInt
     batch_size: BatchSize
@@ -86,7 +86,7 @@ def random_plans(pool: pd.DataFrame, params: StepPlanParams) -> list[Plan]:
         TaskError: the pool has too few tables of a batch size.
     """
     plans = []
-    for world_size in params.world_sizes:
+    for world_size in params.world_sizes or ():
         for index in range(params.tasks):
             rng = np.random.default_rng([_STREAM, params.seed, world_size, index])
             task = _draw_task(pool, params, world_size, index, rng)

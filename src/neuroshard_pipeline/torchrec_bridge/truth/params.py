@@ -1,38 +1,38 @@
-"""Parameters of the pipeline `truth`, and of the timed steps of the measure stage (`StepParams`)."""
+"""Parameters of timed steps (`StepParams`) and of the judge that compares plans by them (`JudgeParams`)."""
 
-from typing import Self
+from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, PositiveInt
 
-from neuroshard_pipeline.augment.drawing import WorldSize
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.sharders.registry import SharderName
 from neuroshard_pipeline.torchrec_bridge.ranks import RankParams
+from neuroshard_pipeline.torchrec_bridge.virtual.networks import named_network
+
+#: What the measured costs of a judge are, as tables and reports say it.
+JUDGES = {
+    "torchrec": "Measured steps are those of TorchRec's own module, timed on {ranks} ranks of this machine.",
+    "virtual": "Measured steps are those of TorchRec's own code and this processor's kernels on {ranks} virtual ranks; the "
+    "network between them is modelled as {network}.",
+    "lab": "What stands in the column of measured steps is modelled by the lab's formulas: nothing was measured.",
+    "none": "No plan was measured.",
+}
 
 
-class TruthTaskParams(Parameters):
-    """The sharding tasks whose plans are measured, drawn like those of `augment.sharding_tasks`.
+def _known_network(name: str | None) -> str | None:
+    if name is not None:
+        named_network(name, 1)
+    return name
+
+
+class VariantParams(Parameters):
+    """Variants of a sharder's plans, which show on real ranks what other sharding types cost.
 
     Attributes:
-        world_size: number of ranks, one process each, all on this host.
-        drawn_for_ranks: number of ranks that the tasks are drawn for, a multiple of `world_size`. Their memory is
-            divided equally among the `world_size` ranks.
-        num_tasks: number of tasks.
-        variants_of: a sharder whose plans are also measured with replicas and row shards; null measures no variants.
+        of: a sharder whose plans are also measured with replicas and row shards; null measures no variants.
     """
 
-    world_size: WorldSize
-    drawn_for_ranks: WorldSize
-    num_tasks: PositiveInt
-    variants_of: SharderName | None
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.drawn_for_ranks % self.world_size:
-            raise ValueError(
-                f"drawn_for_ranks {self.drawn_for_ranks} must be a multiple of world_size {self.world_size}"
-            )
-        return self
+    of: SharderName | None
 
 
 class StepParams(RankParams):
@@ -58,14 +58,27 @@ class StepParams(RankParams):
     seed: int = Field(ge=0)
 
 
-class TruthStepParams(StepParams):
-    """How the steps of sharders' plans are timed and compared.
+class JudgeParams(StepParams):
+    """How sharders' plans are measured and compared.
 
     Attributes:
-        rounds: at least 2, because the costs in even and in odd rounds are compared.
+        judge: `torchrec` times steps of TorchRec's own module; `lab` models them by formulas, for GPUs that nobody
+            here has; `none` compares predicted costs.
+        most_ranks: largest number of ranks whose steps the clock of this machine times; null stands for the number that
+            it runs side by side: GPUs, or cores (`host.ranks_side_by_side`). Ranks that share a core would time the
+            scheduler.
+        network: name of the network between virtual ranks (`torchrec_bridge.virtual`), on which plans on more ranks are
+            measured: a key of `lab.networks`, or `ethernet-<Gbit/s>`, one card per host. Null leaves them out.
         quantile: the quantile of a plan's timed steps that counts as its cost. Cost models are fitted to lower
             quartiles, 0.25; other programs on the same cores disturb a low quantile less than the median, 0.5.
+        time_budget_s: seconds for all plans together; on a slow machine the plans of a task then have fewer rounds, but
+            at least `least_rounds`. Null sets no limit.
+        least_rounds: see `time_budget_s`.
     """
 
-    rounds: int = Field(ge=2)
+    judge: Literal["torchrec", "lab", "none"]
+    most_ranks: int | None = Field(ge=1)
+    network: Annotated[str | None, AfterValidator(_known_network)]
     quantile: float = Field(ge=0, le=1)
+    time_budget_s: float | None = Field(gt=0)
+    least_rounds: PositiveInt

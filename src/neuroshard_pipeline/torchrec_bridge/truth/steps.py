@@ -4,13 +4,16 @@ The clock is that of this machine, or that of virtual ranks (`torchrec_bridge.vi
 """
 
 import gc
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
+import torch.distributed as dist
 
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.torchrec_bridge.ranks import RankError, join_ranks, rank_team
@@ -39,10 +42,19 @@ Step = tuple[dict[str, Any], list[Span], StepLog | None]
 
 
 class Group(NamedTuple):
-    """Plans of one task whose modules the ranks hold at the same time, and the global batches of the task."""
+    """Plans of one task whose modules the ranks hold at the same time.
+
+    Attributes:
+        plans: the plans, which take turns.
+        batches: global batches of the task.
+        budget_s: seconds after which no further round starts, once `least_rounds` are done; None sets no limit.
+        least_rounds: see `budget_s`.
+    """
 
     plans: tuple[Plan, ...]
     batches: tuple[Batch, ...]
+    budget_s: float | None = None
+    least_rounds: int = 1
 
 
 def task_batches(plans: Iterable[Plan], params: StepParams) -> dict[str, tuple[Batch, ...]]:
@@ -68,7 +80,7 @@ def measure_steps(
     The plans of a group take turns. If a rank fails, the plans of its group are tried again one by one.
 
     Args:
-        plans: plans of any tasks with equal numbers of ranks and hosts; the pairs of task and sharder are unique.
+        plans: plans of any tasks; the pairs of task and sharder are unique.
         batches_by_task: the global batches of every task, by `task_id`, such as `task_batches` returns them.
         params: how the steps are timed.
         progress: wraps the iteration over groups of plans.
@@ -82,18 +94,38 @@ def measure_steps(
         times, whose `error` says why.
 
     Raises:
-        RankError: a plan cannot be measured with the others, the machine has too few GPUs, or every plan failed.
+        RankError: a plan cannot be measured, the machine has too few GPUs, or every plan failed.
     """
-    world_size = _check(plans, batches_by_task)
-    arguments = (world_size, plans[0].task.local_world_size, params, networks is not None)
-    frames = []
-    with rank_team(world_size, set_up_rank, arguments, params) as team:
-        for group in progress(list(_groups(plans, batches_by_task, params.most_plans_held))):
-            frames += _frames(group, team, params, networks)
-    frame = pd.concat(frames, ignore_index=True)
+    if not plans:
+        raise RankError("no plan was given")
+    groups = progress(list(step_groups(plans, batches_by_task, params.most_plans_held)))
+    frame = pd.concat([steps for _, steps in measure_groups(groups, params, networks)], ignore_index=True)
     if frame["error"].notna().all():
         raise RankError(f"no plan could be measured; {frame['error'].iloc[0]}")
-    return frame[[*_COLUMNS, *(("network", *REPLAYED_PARTS) if networks is not None else ())]]
+    return frame
+
+
+def measure_groups(
+    groups: Iterable[Group], params: StepParams, networks: Mapping[str, Network] | None = None
+) -> Iterator[tuple[Group, pd.DataFrame]]:
+    """Time the steps of every group, and yield them in the columns of `measure_steps`.
+
+    Consecutive groups with equal numbers of ranks and ranks per host share their processes.
+
+    Raises:
+        RankError: the machine has too few GPUs.
+    """
+    columns = [*_COLUMNS, *(("network", *REPLAYED_PARTS) if networks is not None else ())]
+    for (world_size, per_host), own in groupby(groups, key=_layout):
+        arguments = (world_size, per_host, params, networks is not None)
+        with rank_team(world_size, set_up_rank, arguments, params) as team:
+            for group in own:
+                frames = _frames(group, team, params, networks)
+                yield group, pd.concat(frames, ignore_index=True).reindex(columns=columns)
+
+
+def _layout(group: Group) -> tuple[int, int | None]:
+    return group.plans[0].task.world_size, group.plans[0].task.local_world_size
 
 
 def _frames(
@@ -104,7 +136,7 @@ def _frames(
         answers = team.ask(group, params.timeout_s)
     except TeamFailedError as problem:
         if len(group.plans) > 1:
-            alone = [Group((plan,), group.batches) for plan in group.plans]
+            alone = [group._replace(plans=(plan,)) for plan in group.plans]
             return [frame for each in alone for frame in _frames(each, team, params, networks)]
         (plan,) = group.plans
         error = (
@@ -144,13 +176,24 @@ def durations(spans: Iterable[Span], marks_ms: Sequence[float] | None = None) ->
     return found
 
 
-def _check(plans: Sequence[Plan], batches_by_task: Mapping[str, Sequence[Batch]]) -> int:
-    """The world size of all plans; raises `RankError` if a plan cannot be measured, alone or with the others."""
-    if not plans:
-        raise RankError("no plan was given")
-    layouts = {(plan.task.world_size, plan.task.ranks_per_host) for plan in plans}
-    if len(layouts) > 1:
-        raise RankError(f"the plans have different numbers of ranks or ranks per host: {sorted(layouts)}")
+def step_groups(
+    plans: Sequence[Plan], batches_by_task: Mapping[str, Sequence[Batch]], most_plans_held: int
+) -> Iterator[Group]:
+    """The plans of every task in groups of at most `most_plans_held`, ordered by number of ranks.
+
+    Raises:
+        RankError: a plan cannot be measured.
+    """
+    _check(plans, batches_by_task)
+    by_task: dict[str, list[Plan]] = {}
+    for plan in sorted(plans, key=lambda plan: (plan.task.world_size, plan.task.ranks_per_host)):
+        by_task.setdefault(plan.task.task_id, []).append(plan)
+    for task_id, own in by_task.items():
+        for start in range(0, len(own), most_plans_held):
+            yield Group(tuple(own[start : start + most_plans_held]), tuple(batches_by_task[task_id]))
+
+
+def _check(plans: Sequence[Plan], batches_by_task: Mapping[str, Sequence[Batch]]) -> None:
     names = [(plan.task.task_id, plan.sharder) for plan in plans]
     if len(set(names)) < len(names):
         double = next(name for at, name in enumerate(names) if name in names[:at])
@@ -168,17 +211,6 @@ def _check(plans: Sequence[Plan], batches_by_task: Mapping[str, Sequence[Batch]]
             )
         if task.task_id not in batches_by_task:
             raise RankError(f"{task.task_id}: batches_by_task has no batches of this task")
-    return plans[0].task.world_size
-
-
-def _groups(plans: Sequence[Plan], batches_by_task: Mapping[str, Sequence[Batch]], most: int) -> Iterator[Group]:
-    """The plans of every task in groups of at most `most`."""
-    by_task: dict[str, list[Plan]] = {}
-    for plan in plans:
-        by_task.setdefault(plan.task.task_id, []).append(plan)
-    for task_id, own in by_task.items():
-        for start in range(0, len(own), most):
-            yield Group(tuple(own[start : start + most]), tuple(batches_by_task[task_id]))
 
 
 def set_up_rank(
@@ -195,28 +227,41 @@ def set_up_rank(
     gc.freeze()  # objects of imported modules stay, so a garbage collection need not visit them
 
     def measure(group: Group) -> list[Step]:
+        start_s = time.monotonic()
         gc.collect()  # the modules of the last group contain reference cycles
         share = group.plans[0].task.batch_size // world_size
         part = slice(rank * share, (rank + 1) * share)
         tables = group.plans[0].task.tables
         batches = [RankIds(tables, batch.ids, part, device) for batch in group.batches]
         modules = [ShardedEmbeddings(plan, params, device, log and log.now) for plan in group.plans]
+
+        def has_time(rounds: int) -> bool:
+            if group.budget_s is None or rounds < group.least_rounds:
+                return True
+            spent_s = torch.tensor([time.monotonic() - start_s], device=device)
+            dist.broadcast(spent_s, 0)  # all ranks stop after the same round
+            return float(spent_s) < group.budget_s
+
         return [
             (row, modules[at].step(batches[row["step"] % len(batches)]), log and log.finish())
-            for at, row in _turns(group.plans, params)
+            for at, row in _turns(group.plans, params, has_time)
         ]
 
     return measure
 
 
-def _turns(plans: Sequence[Plan], params: StepParams) -> Iterator[tuple[int, dict[str, Any]]]:
+def _turns(
+    plans: Sequence[Plan], params: StepParams, has_time: Callable[[int], bool]
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """The steps of the rounds of one group: the number of the plan, and what a row says of the step.
 
-    The order of turns is the same on all ranks.
+    The order of turns is the same on all ranks. `has_time(n)` tells whether another round may follow n finished ones.
     """
     rng = np.random.default_rng(params.seed)
     steps = params.warmup_steps + params.steps_per_round
     for number in range(params.rounds):
+        if number and not has_time(number):
+            return
         for at in rng.permutation(len(plans)).tolist():
             for step in range(steps):
                 yield (

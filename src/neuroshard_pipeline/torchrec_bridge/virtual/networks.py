@@ -3,6 +3,7 @@
 Shapes: n ranks of a collective.
 """
 
+import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -80,3 +81,19 @@ def ethernet(gbit_per_s: float, ranks_per_host: int, host: str = "h100-ib400") -
             "fabric": FabricParams(**values, card_gb_per_s=card, trees=True),
         }
     )
+
+
+def named_network(name: str, ranks_per_host: int) -> NetworkParams:
+    """The cluster that a name stands for, with this number of ranks per host.
+
+    Args:
+        name: a key of `lab.networks`, or `ethernet-<Gbit/s>`, such as `ethernet-25`.
+        ranks_per_host: number of ranks per host.
+
+    Raises:
+        MeasurementError: no network has this name.
+    """
+    speed = re.fullmatch(r"ethernet-(\d+)", name)
+    if speed:
+        return ethernet(float(speed[1]), ranks_per_host)
+    return network_preset(name).model_copy(update={"gpus_per_host": ranks_per_host})
