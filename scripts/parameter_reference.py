@@ -25,7 +25,6 @@ from neuroshard_pipeline.lab.clusters import ClusterSheet, GpuSheet, NetworkFitP
 from neuroshard_pipeline.lab.device import DeviceParams, KernelParams
 from neuroshard_pipeline.lab.network import NetworkParams
 from neuroshard_pipeline.lab.step_groups import StepParams
-from neuroshard_pipeline.measurement import CommMeasureParams, CommOverrides, ComputeMeasureParams, ComputeOverrides
 
 try:
     from griffe import Docstring, DocstringSectionKind
@@ -36,12 +35,6 @@ ROOT = Path(__file__).resolve().parents[1]
 CONF = ROOT / "conf" / "base"
 PREFIX = "params:"
 LONGEST_VALUE = 60
-
-#: Types that hold only the differences from another group, and the type and the name of that group.
-OVERRIDES: dict[type[BaseModel], tuple[type[BaseModel], str]] = {
-    ComputeOverrides: (ComputeMeasureParams, "measure.compute"),
-    CommOverrides: (CommMeasureParams, "measure.comm"),
-}
 
 #: Parameter groups that no node reads: the modules of the lab read them from the package's own parameter file. A group
 #: in `LAB_ENTRIES` has named entries, such as one per GPU, and the type is that of each entry.
@@ -110,7 +103,6 @@ def _hinted_inputs(node: Node) -> Iterator[tuple[str, Any]]:
 
 def meanings(params: type[BaseModel]) -> dict[str, str]:
     """The entries of the `Attributes:` sections of a type and of its bases."""
-    params = OVERRIDES.get(params, (params, ""))[0]
     found: dict[str, str] = {}
     for base in reversed(params.__mro__):
         if not isclass(base) or not issubclass(base, BaseModel) or base is BaseModel:
@@ -170,10 +162,6 @@ def _cell(text: str) -> str:
 def group(name: str, params: type[BaseModel], value: Any, notes: dict[str, str]) -> str:
     """One parameter group: a heading, its meaning, and a table of its entries."""
     text, fields = _sentence(summary(params)), list(params.model_fields)
-    if params in OVERRIDES:
-        base = OVERRIDES[params][1]
-        text = f"The values that differ from [`{base}`](#{base.replace('.', '')}). All other values come from there."
-        fields = [field for field in fields if field in value]
     lines = [f"### `{name}`", "", text, ""]
     lines += ["| parameter | default | meaning |", "| --- | --- | --- |"]
     texts = meanings(params)

@@ -6,7 +6,7 @@ model is trained, and the shards that searches chose for each rank, with their m
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,6 @@ from neuroshard_pipeline.cost_models.comm_training import comm_data
 from neuroshard_pipeline.cost_models.compute_training import compute_data
 from neuroshard_pipeline.cost_models.measured import CommData, ComputeData
 from neuroshard_pipeline.cost_models.metrics import noise_floor_of
-from neuroshard_pipeline.evaluation.anchors import drifts_of_parts
-from neuroshard_pipeline.evaluation.drift import Drift
 from neuroshard_pipeline.evaluation.plan_frames import shards_from_frame
 from neuroshard_pipeline.tables.frames import tasks_from_frame
 from neuroshard_pipeline.tables.samples import TRAINING, ComputeSample
@@ -37,18 +35,14 @@ class ComputeInputs:
     Attributes:
         data: the samples that are split into training, validation and held-out ones.
         groups: evaluation samples, on which no model is trained, by purpose.
-        chosen: shards of the ranks of the searches' measured plans, without ranks that have row shards or replicas;
-            empty before any search. Its entry `chosen` has the measured costs. The entry `chosen net` has them
-            corrected for the drift since the samples were measured.
-        drift: the machine's drift since the samples were measured, estimated from anchors (samples that were measured
-            again among the plans); None without anchors.
+        chosen: shards of the ranks of the searches' measured plans, without ranks that have row shards or replicas,
+            with the costs of their lookups inside TorchRec's steps as the entry `chosen`; empty before any search.
         floors: median noise floor of `forward`, `backward` and `total`.
     """
 
     data: ComputeData
     groups: dict[str, ComputeData]
     chosen: dict[str, ComputeData]
-    drift: Drift | None
     floors: dict[str, float | None]
 
 
@@ -72,16 +66,12 @@ def compute_inputs(catalog: Any) -> ComputeInputs:
     by_purpose = {
         str(purpose): compute_data(samples, pool, costs, settings, purpose) for purpose in settings["purpose"].unique()
     }
-    drift = drifts_of_parts(catalog.load("search.anchors")).get("compute") if _has(catalog, "anchors") else None
     chosen = _chosen(catalog) if _has(catalog, "plans", "plan_costs") else None
-    as_measured = {"chosen": chosen} if chosen else {}
-    net = {"chosen net": _undone(chosen, drift)} if chosen and drift else {}
     floor = catalog.load("measure.hardware")["noise_floor"]["compute"]
     return ComputeInputs(
         by_purpose.pop(TRAINING),
         {purpose: group for purpose, group in by_purpose.items() if group.samples},
-        as_measured | net,
-        drift,
+        {"chosen": chosen} if chosen else {},
         {part: noise_floor_of(floor, part) for part in ("forward", "backward", "total")},
     )
 
@@ -130,11 +120,6 @@ def _chosen(catalog: Any) -> ComputeData | None:
             totals.append(measured[key])
     # The costs of a plan's rank are stored as forward + backward. Each gets half of it, and only the sum is evaluated.
     return ComputeData(tuple(samples), _halves(np.array(totals)), 0) if samples else None
-
-
-def _undone(chosen: ComputeData, drift: Drift) -> ComputeData:
-    """Chosen shards with estimates of their costs at the time when the samples were measured."""
-    return replace(chosen, costs=_halves(drift.undone(pd.Series(chosen.costs_ms.sum(axis=1))).to_numpy()))
 
 
 def _halves(totals: np.ndarray) -> np.ndarray:

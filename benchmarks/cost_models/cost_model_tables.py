@@ -15,13 +15,12 @@ from neuroshard_pipeline.report.style import log_axis, styled
 
 def introduction(compute: ComputeInputs, comm: CommInputs) -> str:
     """Numbers of samples, and their noise floors."""
-    drift = "unknown" if compute.drift is None else f"{compute.drift.ratio - 1:+.1%}"
     chosen = len(compute.chosen["chosen"].samples) if compute.chosen else 0
     return "\n".join(
         [
             f"compute: {len(compute.data.samples)} samples, {compute.data.left_out} left out, noise floor "
             f"{in_words(compute.floors)}",
-            f"shard sets of the searches' measured plans: {chosen}; drift since the samples were measured: {drift}",
+            f"shard sets of the searches' measured plans: {chosen}",
             f"communication: {len(comm.data.samples)} samples, noise floor {in_words(comm.floors)}",
         ]
     )

@@ -7,7 +7,7 @@ table* [Zha2023] §3.1.
 from collections.abc import Callable
 from typing import Annotated, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
 
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.host import ranks_side_by_side
@@ -35,8 +35,10 @@ Dimensions = Annotated[tuple[_Dimension, ...], Field(min_length=1), AfterValidat
 WorldSize = Annotated[int, Field(ge=2, le=4096)]
 WorldSizes = Annotated[tuple[WorldSize, ...], Field(min_length=1)]
 #: Numbers of ranks; null stands for the one that this machine runs side by side (`host.ranks_side_by_side`).
-WorldSizesHere = Annotated[WorldSizes | None, AfterValidator(lambda sizes: sizes or (ranks_side_by_side(),))]
-WorldSizeHere = Annotated[WorldSize | None, AfterValidator(lambda size: size or ranks_side_by_side())]
+WorldSizesHere = Annotated[
+    WorldSizes, BeforeValidator(lambda sizes: (ranks_side_by_side(),) if sizes is None else sizes)
+]
+WorldSizeHere = Annotated[WorldSize, BeforeValidator(lambda size: ranks_side_by_side() if size is None else size)]
 
 BatchSize = Annotated[int, Field(ge=1, le=2**24)]
 TableCount = Annotated[int, Field(ge=1, le=10_000)]

@@ -53,7 +53,6 @@ class ShardingTaskParams(TableLimits):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        assert self.world_sizes  # the validator has replaced null
         if len(set(self.world_sizes)) < len(self.world_sizes):
             raise ValueError(f"world_sizes {self.world_sizes} must differ from each other")
         if len(self.tasks_per_world_size) != len(self.world_sizes) or min(self.tasks_per_world_size) < 0:
@@ -99,7 +98,7 @@ def sharding_tasks(pool: pd.DataFrame, params: ShardingTaskParams) -> pd.DataFra
     tables = [table for table in narrowest if table.weight_bytes <= params.memory_bytes]
     tasks = [
         _draw_task(tables, world_size, index, params, index >= count * (1.0 - params.tight_share))
-        for world_size, count in zip(params.world_sizes or (), params.tasks_per_world_size, strict=True)
+        for world_size, count in zip(params.world_sizes, params.tasks_per_world_size, strict=True)
         for index in range(count)
     ]
     return tasks_to_frame(tasks)

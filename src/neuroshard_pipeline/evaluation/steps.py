@@ -5,6 +5,7 @@ rank. Sharders that make the same plan of a task share one measurement. One plan
 modules of its own each time; the second measurement shows the noise of the run.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -98,7 +99,7 @@ def noise_of(steps: pd.DataFrame, quantile: float) -> dict[str, Any]:
     again = costs[costs["sharder"].str.endswith(AGAIN)]
     again = again.assign(sharder=again["sharder"].str.removesuffix(AGAIN))
     both = costs.merge(again, on=_PLAN, suffixes=("", "_again"))
-    ratios = np.log(both["step_ms"] / both["step_ms_again"])
+    ratios = (both["step_ms"] / both["step_ms_again"]).map(math.log)
     known = {"other_programs": None if pd.isna(share) else float(share)}
     if both.empty:
         return unknown | known

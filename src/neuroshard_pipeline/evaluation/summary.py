@@ -49,7 +49,7 @@ def summarise(
     basis = basis_of(totals)
     tables = {kind: cost_table(totals, names, column) for kind, column in COST_COLUMNS.items()}
     compared = _compared(tables[basis], names)
-    common = tables[basis][compared].dropna().index if compared else []
+    common = tables[basis][compared].dropna().index[: None if compared else 0]
     return {
         "num_tasks": int(attempts["task_id"].nunique()),
         "num_common_tasks": len(common),
@@ -98,7 +98,7 @@ def _agreement(totals: pd.DataFrame) -> dict[str, Any]:
         "plans": len(known),
         "median_ratio": _number(ratio.median()),
         "median_error": _number((ratio - 1.0).abs().median()),
-        "tau": _number(np.mean([tau for tau in taus if np.isfinite(tau)] or [np.nan])),
+        "tau": _number(float(np.mean([tau for tau in taus if np.isfinite(tau)] or [np.nan]))),
     }
 
 

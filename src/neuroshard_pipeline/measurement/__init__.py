@@ -42,9 +42,7 @@ from neuroshard_pipeline.measurement.campaign import (
 from neuroshard_pipeline.measurement.hardware import describe_hardware
 from neuroshard_pipeline.measurement.params import (
     CommMeasureParams,
-    CommOverrides,
     ComputeMeasureParams,
-    ComputeOverrides,
 )
 from neuroshard_pipeline.measurement.pools import PRELOAD
 from neuroshard_pipeline.measurement.recording import (
@@ -59,10 +57,8 @@ __all__ = [
     "CampaignSummary",
     "CommCampaign",
     "CommMeasureParams",
-    "CommOverrides",
     "ComputeCampaign",
     "ComputeMeasureParams",
-    "ComputeOverrides",
     "Recording",
     "RecordingParams",
     "TopologyParams",

@@ -1,10 +1,10 @@
 """Parameters of measurement campaigns for compute costs and for communication costs; the values are in `conf/`."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic import Field, model_validator
 
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.workers import WorkerParams
@@ -63,14 +63,6 @@ class CampaignParams(Parameters):
         reduce = np.min if self.iteration_statistic == "min" else np.median
         forward_ms, backward_ms = reduce(np.asarray(timed_ms), axis=0).tolist()
         return forward_ms, backward_ms
-
-    def overridden(self, overrides: BaseModel) -> Self:
-        """A copy in which the fields that are set in `overrides` are replaced; the copy is validated as a whole.
-
-        Args:
-            overrides: `ComputeOverrides` for a compute campaign, `CommOverrides` for a communication campaign.
-        """
-        return type(self).model_validate(self.model_dump() | overrides.model_dump(exclude_unset=True))
 
 
 class ComputeMeasureParams(CampaignParams):
@@ -164,24 +156,3 @@ class CommMeasureParams(CampaignParams):
 
 #: Parameters of a campaign of either kind.
 AnyParams = ComputeMeasureParams | CommMeasureParams
-
-
-def _all_optional(params: type[BaseModel]) -> Any:
-    """A model with the fields of `params`, all optional; a field that is given is validated."""
-    fields: dict[str, Any] = {
-        name: (Annotated[(field.annotation, Field(), *field.metadata)], None)
-        for name, field in params.model_fields.items()
-    }
-    return create_model(params.__name__, __config__=ConfigDict(extra="forbid", frozen=True), **fields)
-
-
-_OptionalComputeFields: Any = _all_optional(ComputeMeasureParams)
-_OptionalCommFields: Any = _all_optional(CommMeasureParams)
-
-
-class ComputeOverrides(_OptionalComputeFields):
-    """The fields of `ComputeMeasureParams` that differ in another stage; see `CampaignParams.overridden`."""
-
-
-class CommOverrides(_OptionalCommFields):
-    """The fields of `CommMeasureParams` that differ in another stage; see `CampaignParams.overridden`."""

@@ -105,7 +105,7 @@ def _steps(run: PlannedRun, node: Node) -> Problems:
     if plans.tasks and measures_steps(*backends, params):
         yield from extra_problems("torchrec", f"{run.setting(f'{name}.tasks', plans.tasks)} (0: no step cost model)")
         if params.backend == "nccl":
-            ranks = max(plans.world_sizes or (2,))
+            ranks = max(plans.world_sizes)
             yield from gpu_problems(run.setting(f"{timing}.backend", params.backend), params.backend, ranks)
 
 
@@ -228,10 +228,6 @@ def _refusals(call: Callable[[], object]) -> Problems:
         call()
     except (NeuroShardError, OSError) as problem:
         yield str(problem)
-
-
-def _set_by(stage: str, overriding: str, overridden: set[str]) -> Callable[[str], str]:
-    return lambda field: f"{overriding if field in overridden else stage}.{field}"
 
 
 #: Maps functions of nodes to the checks of their parameters.

@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from neuroshard_pipeline.augment.drawing import TableLimits, WorldSizes
 from neuroshard_pipeline.parameters import Parameters
 
 
@@ -34,17 +35,19 @@ class PolicyTrainParams(Parameters):
     seed: int = Field(ge=0)
 
 
-class PolicyTaskParams(Parameters):
+class PolicyTaskParams(TableLimits):
     """The tasks that policies are trained on: drawn like `augment.sharding_tasks`, but from another pool of tables.
 
     Attributes:
         pool_seed: seed of a pool that no other stage uses, so that the tables of evaluation tasks are unseen.
-        tasks_per_world_size: number of tasks for each world size of `augment.sharding_tasks`.
+        world_sizes: numbers of ranks.
+        tasks_per_world_size: number of tasks for each of `world_sizes`.
         validation_tasks: number of drawn tasks that are set aside; they decide which weights are kept.
         seed: seed of the draws of tasks.
     """
 
     pool_seed: int = Field(ge=0)
+    world_sizes: WorldSizes
     tasks_per_world_size: int = Field(ge=1)
     validation_tasks: int = Field(ge=1)
     seed: int = Field(ge=0)

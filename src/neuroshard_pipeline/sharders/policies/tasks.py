@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuroshard_pipeline.augment import PoolParams, ShardingTaskParams, generate_pool, sharding_tasks
+from neuroshard_pipeline.augment.drawing import TableLimits
 from neuroshard_pipeline.sharders.policies.params import PolicyTaskParams
 from neuroshard_pipeline.tables import tasks_from_frame
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -25,8 +26,9 @@ def draw_policy_tasks(pool: PoolParams, drawn: ShardingTaskParams, params: Polic
     and no table in common with it.
     """
     tables = generate_pool(pool.model_copy(update={"seed": params.pool_seed}))
-    counts = (params.tasks_per_world_size,) * len(drawn.world_sizes)
-    wanted = drawn.model_copy(update={"seed": params.seed, "tasks_per_world_size": counts})
+    counts = (params.tasks_per_world_size,) * len(params.world_sizes)
+    changed = {name: getattr(params, name) for name in ("seed", "world_sizes", *TableLimits.model_fields)}
+    wanted = drawn.model_copy(update=changed | {"tasks_per_world_size": counts, "tight_share": 0.0})
     tasks = tasks_from_frame(sharding_tasks(tables, wanted))
     order = np.random.default_rng(params.seed).permutation(len(tasks))
     shuffled = [tasks[index] for index in order]

@@ -86,7 +86,7 @@ def random_plans(pool: pd.DataFrame, params: StepPlanParams) -> list[Plan]:
         TaskError: the pool has too few tables of a batch size.
     """
     plans = []
-    for world_size in params.world_sizes or ():
+    for world_size in params.world_sizes:
         for index in range(params.tasks):
             rng = np.random.default_rng([_STREAM, params.seed, world_size, index])
             task = _draw_task(pool, params, world_size, index, rng)

@@ -6,7 +6,7 @@ them changes, all are measured again, so that the machine's state affects all sh
 
 import json
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -54,9 +54,9 @@ def judged(plans: Sequence[Plan], params: JudgeParams) -> Judgement:
     for reason, count in Counter(filter(None, reasons.values())).items():
         _LOGGER.info("%d of %d plans are not measured: %s", count, len(plans), reason)
     timed = plans_to_time([plan for plan in plans if reasons[id(plan)] is None])
-    name, by_task = name_of(identity(params)), {}
+    name, by_task = name_of(identity(params)), defaultdict[str, list[object]](list)
     for plan in timed:
-        by_task.setdefault(plan.task.task_id, []).append((plan.sharder, plan.shards, plan.ranks, plan.task))
+        by_task[plan.task.task_id].append((plan.sharder, plan.shards, plan.ranks, plan.task))
     keys = {task_id: f"{name}/{task_id}-{digest(content(own))}" for task_id, own in by_task.items()}
     return Judgement(tuple(timed), keys)
 
@@ -68,7 +68,10 @@ def identity(params: JudgeParams) -> Identity:
 
 
 def measure_missing(
-    plans: Sequence[Plan], params: JudgeParams, done: Records, progress: Callable[..., Iterator[Group]] = iter
+    plans: Sequence[Plan],
+    params: JudgeParams,
+    done: Records,
+    progress: Callable[[Sequence[Group]], Iterable[Group]] = iter,
 ) -> Iterator[tuple[str, pd.DataFrame]]:
     """Measure the plans whose task has no record yet.
 
@@ -152,7 +155,9 @@ def judge_text(params: JudgeParams, plan_costs: pd.DataFrame) -> str:
     kinds = {"torchrec": [n for n in sizes if n <= _most_ranks(params)]}
     kinds["virtual"] = [n for n in sizes if n not in kinds["torchrec"]]
     return " ".join(
-        JUDGES[kind].format(ranks=" and ".join(map(str, own)), network=params.network) for kind, own in kinds.items() if own
+        JUDGES[kind].format(ranks=" and ".join(map(str, own)), network=params.network)
+        for kind, own in kinds.items()
+        if own
     )
 
 

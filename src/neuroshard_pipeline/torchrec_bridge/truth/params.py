@@ -12,8 +12,8 @@ from neuroshard_pipeline.torchrec_bridge.virtual.networks import named_network
 #: What the measured costs of a judge are, as tables and reports say it.
 JUDGES = {
     "torchrec": "Measured steps are those of TorchRec's own module, timed on {ranks} ranks of this machine.",
-    "virtual": "Measured steps are those of TorchRec's own code and this processor's kernels on {ranks} virtual ranks; the "
-    "network between them is modelled as {network}.",
+    "virtual": "Measured steps are those of TorchRec's own code and this processor's kernels on {ranks} virtual ranks; "
+    "the network between them is modelled as {network}.",
     "lab": "What stands in the column of measured steps is modelled by the lab's formulas: nothing was measured.",
     "none": "No plan was measured.",
 }
