@@ -4,8 +4,8 @@ Needs the extra `torchrec`. It takes about five minutes on 2 cores and 4 GiB:
 
     python benchmarks/bench_virtual_ranks.py [clock] [cores] [repeat]
 
-`clock`   2 real ranks: their steps by the wall clock, beside replays of logs with the times of gloo's collectives,
-          which are measured alone, one by one; needs 2 free cores
+`clock`   2 ranks on 2 cores: the wall clock of steps beside replays of the logs of the same steps with the times that
+          gloo took in them, from the start of the last rank to the end of the wait; needs 2 free cores
 `cores`   CPU time of the same lookups of 2 ranks alone and among 8 and 16 ranks, with and without turns on the cores
 `repeat`  8 and 16 ranks: differences between the replays of two measurements of the same plans
 """
@@ -20,7 +20,7 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
-from virtual_rank_jobs import GlooTimes, set_up_without_turns
+from virtual_rank_jobs import gloo_in_place, set_up_with_wall_clock, set_up_without_turns
 
 import neuroshard_pipeline as ns
 from neuroshard_pipeline.search.plan import Plan
@@ -31,6 +31,7 @@ from neuroshard_pipeline.torchrec_bridge.truth import steps
 from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams
 from neuroshard_pipeline.torchrec_bridge.virtual import log as virtual_log
 from neuroshard_pipeline.torchrec_bridge.virtual.networks import ethernet, modelled_network
+from neuroshard_pipeline.torchrec_bridge.virtual.replay import replayed
 
 PARAMS = StepParams(
     backend="gloo",
@@ -82,18 +83,26 @@ def plans_of(task: ns.ShardingTask) -> list[Plan]:
 
 
 def clock() -> None:
-    """Wall clock of 2 real ranks beside replays with gloo's times."""
+    """Wall clock of the steps of 2 ranks beside replays of the same steps with the times that gloo took in them."""
     plans = plans_of(task_of(2, 8, 2 * LOCAL_BATCH))
     batches = steps.task_batches(plans, PARAMS)
-    found = []
-    with GlooTimes(2, PARAMS) as gloo:
-        for _ in range(3):  # in turns
-            found.append(steps.measure_steps(plans, batches, PARAMS).assign(clock="wall"))
-            found.append(steps.measure_steps(plans, batches, PARAMS, networks={"gloo": gloo}).assign(clock="replay"))
-    frame = pd.concat(found)
-    table = plan_ms(frame, "clock").assign(difference=lambda t: t["replay"] / t["wall"] - 1)
-    parts = frame[frame["timed"]].groupby(["clock", "sharder"])[[*steps.STEP_PARTS]].quantile(QUANTILE)
-    print(f"2 ranks, ms of a step\n{table.round(3)}\n\nmean over ranks of the parts\n{parts.round(2)}\n")
+    plain = steps.measure_steps(plans, batches, PARAMS)
+    with rank_team(2, set_up_with_wall_clock, (2, None, PARAMS, True), PARAMS) as team:
+        answers = team.ask(steps.Group(tuple(plans), batches["task"]), PARAMS.timeout_s)
+    rows = []
+    for of_ranks in zip(*answers, strict=True):
+        row = of_ranks[0][0][0]
+        network = gloo_in_place([moments for *_, moments in of_ranks])
+        times = replayed([step[2] for step, *_ in of_ranks], network)
+        wall_ms, replay_ms = max(ms for _, ms, _ in of_ranks), max(own.marks_ms[-1] for own in times)
+        rows.append({**row, "wall": wall_ms, "replay": replay_ms, "gloo": np.mean([own.transfer_ms for own in times])})
+    timed = pd.DataFrame(rows).query("timed")
+    table = timed.groupby("sharder")[["wall", "replay", "gloo"]].quantile(QUANTILE)
+    table["difference"] = table["replay"] / table["wall"] - 1
+    off = (timed["replay"] / timed["wall"] - 1).abs().groupby(timed["sharder"])
+    table["median of |step|"] = off.median()
+    table["wall, no log"] = plan_ms(plain.assign(clock="wall"), "clock")["wall"]
+    print(f"2 ranks, ms of a step\n{table.round(3).to_string()}\n")
 
 
 def plan_ms(frame: pd.DataFrame, by: str) -> pd.DataFrame:
@@ -106,7 +115,7 @@ def plan_ms(frame: pd.DataFrame, by: str) -> pd.DataFrame:
 def cores() -> None:
     """CPU time of the lookups of ranks 0 and 1."""
     batch_size, rows = 16 * 64, []
-    for world, takes_turns in ((2, True), (8, True), (8, False), (16, True), (16, False), (2, True)):
+    for world, takes_turns in ((2, True), (8, True), (8, False), (16, True), (16, False)) * 3:  # in turns
         plan = table_wise(task_of(world, 4, batch_size))
         arguments = (world, None, PARAMS, True)
         set_up = steps.set_up_rank if takes_turns else set_up_without_turns
@@ -115,10 +124,9 @@ def cores() -> None:
             logs = [[log for row, _, log in own if row["timed"]] for own in team.ask(group, PARAMS.timeout_s)[:2]]
         of_marks = [[_lookup_ms(log) for log in own] for own in logs]
         rows.append((world, takes_turns, *np.quantile(of_marks, QUANTILE, axis=1).tolist()))
-    table = pd.DataFrame(rows, columns=["ranks", "turns", "rank 0", "rank 1"])
-    alone = table[table["ranks"] == 2][["rank 0", "rank 1"]].mean()
-    table["against 2 ranks"] = (table[["rank 0", "rank 1"]] / alone).mean(axis=1)
-    print(f"CPU ms of the same lookups, forward and backward\n{table.round(3).to_string(index=False)}\n")
+    table = pd.DataFrame(rows, columns=["ranks", "turns", "rank 0", "rank 1"]).groupby(["ranks", "turns"]).min()
+    table["against 2 ranks"] = (table / table.loc[2, True]).mean(axis=1)
+    print(f"CPU ms of the same lookups, forward and backward\n{table.round(3).to_string()}\n")
 
 
 def _lookup_ms(log: virtual_log.StepLog) -> float:
