@@ -97,7 +97,7 @@ def initial_columns(table: Table, column_offset: int, width: int, seed: int) -> 
 
 
 def keyed_ids(names: Sequence[str], ids: Sequence[TableIds], part: slice) -> KeyedJaggedTensor:
-    """The ids of the samples in `part` of one batch.
+    """The ids of the samples in `part` of one batch; lengths are int32, as in TorchRec's own data sets.
 
     Args:
         names: names of T features.
@@ -105,7 +105,7 @@ def keyed_ids(names: Sequence[str], ids: Sequence[TableIds], part: slice) -> Key
         part: a range of samples, with start and stop.
     """
     values = [of.indices[of.offsets[part.start] : of.offsets[part.stop]] for of in ids]
-    lengths = [np.diff(of.offsets[part.start : part.stop + 1]) for of in ids]
+    lengths = [np.diff(of.offsets[part.start : part.stop + 1]).astype(np.int32) for of in ids]
     return KeyedJaggedTensor(
         list(names), torch.from_numpy(np.concatenate(values)), lengths=torch.from_numpy(np.concatenate(lengths))
     )
