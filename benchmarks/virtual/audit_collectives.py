@@ -156,8 +156,8 @@ class Logged:
                 yield is_first, sent
 
     def others(self, rank: int) -> list[Collective]:
-        """The rank's other collectives."""
-        return [each for _, each in self.of_ranks[rank] if each.kind != "alltoall"]
+        """The rank's other collectives. TorchRec also reduces nothing, on hosts without tables of a group."""
+        return [each for _, each in self.of_ranks[rank] if each.kind != "alltoall" and each.sent_bytes[0]]
 
 
 def _is_splits(is_first: bool, sent: np.ndarray) -> bool:

@@ -47,7 +47,7 @@ from neuroshard_pipeline.lab.sequences import rows_at_places, search_of_ids
 from neuroshard_pipeline.lab.step_groups import Group, Job, StepParams, columns, grouped
 from neuroshard_pipeline.tables.dedup import looked_up
 from neuroshard_pipeline.tables.replica_groups import groups_on_host
-from neuroshard_pipeline.tables.step_work import kernel_of
+from neuroshard_pipeline.tables.step_work import Kernel, kernel_of
 from neuroshard_pipeline.tables.table import Shard
 from neuroshard_pipeline.tables.task import ShardingTask
 
@@ -221,9 +221,18 @@ def _dense(group: Group, job: Job) -> list[Phase]:
     """Dense gradients of replicas and host tiers, which are zeroed, copied, all-reduced and read by the optimizer."""
     if not group.is_dense:
         return []
-    gradients = FLOAT_BYTES * group.on_ranks(lambda shard: shard.num_rows * shard.embedding_dim, job.world_size)
-    passes = _GRADIENT_PASSES + _OPTIMIZER_PASSES[job.task.optimizer]
-    work = Work("dense", job.kernels_us(passes * gradients, 3))
     if group.is_replicated:
-        return [work, all_reduce(float(gradients[0]), job)]
-    return [work, all_reduce_across_hosts(gradients, job)]
+        return [phase for key in dict.fromkeys(map(kernel_of, group.shards)) for phase in _replicas(group, key, job)]
+    gradients = FLOAT_BYTES * group.on_ranks(lambda shard: shard.num_rows * shard.embedding_dim, job.world_size)
+    return [_update(gradients, job), all_reduce_across_hosts(gradients, job)]
+
+
+def _replicas(group: Group, kernel: Kernel, job: Job) -> list[Phase]:
+    """Gradients of the replicas of one kernel, which have the weights' data type and an all_reduce of their own."""
+    gradients = group.on_ranks(lambda shard: shard.weight_bytes * (kernel_of(shard) == kernel), job.world_size)
+    return [_update(gradients, job), all_reduce(float(gradients[0]), job)]
+
+
+def _update(gradients: FloatArray, job: Job) -> Work:
+    passes = _GRADIENT_PASSES + _OPTIMIZER_PASSES[job.task.optimizer]
+    return Work("dense", job.kernels_us(passes * gradients, 3))

@@ -8,7 +8,7 @@ every rank:
                    the samples of its rank only
     reduction      row_wise: reduce_scatter of the partial sums over all ranks, backward all_gather;
                    table_row_wise, grid_shard: the same among the ranks of each host;
-                   data_parallel: all_reduce of the dense gradients;
+                   data_parallel: all_reduce of the dense gradients of every kernel;
                    host_row_wise (popular rows that every host has): all_reduce of dense gradients among the ranks at
                    the same position on their hosts;
                    replica groups: all_reduce of weights and optimizer state, divided by sync_interval
@@ -246,16 +246,16 @@ def _reductions(task: ShardingTask, placed: PlacedShards, gpus_per_host: int | N
     copies, on_host = task.num_replica_groups, groups_on_host(task, gpus_per_host)
     world, local, found = task.world_size, task.ranks_per_host, list[GroupReduction]()
     for group, of_group in placed.by(group_of).items():
-        floats, sharding_type = _reduced_floats(task, group, of_group), group[1]
-        if floats.any() and sharding_type == "data_parallel":
-            size = _BYTES_PER_FLOAT * floats
-            found.append(GroupReduction("all_reduce", size, world * copies, local * on_host))
-        elif floats.any() and sharding_type == "host_row_wise":
-            size = _BYTES_PER_FLOAT * floats
-            found.append(GroupReduction("all_reduce", size, task.num_hosts * copies, on_host, at_once=local))
-        elif floats.any():
-            members = local if sharding_type in _CUTS_ROWS_ON_HOST else world
-            size = _BYTES_PER_FLOAT * task.comm_share * floats
+        sharding_type = group[1]
+        if sharding_type == "data_parallel":  # the gradients of a kernel have the weights' data type
+            for own in of_group.by(kernel_of).values():
+                size = own.per_rank(np.array([float(shard.weight_bytes) for shard in own.shards]))
+                found.append(GroupReduction("all_reduce", size, world * copies, local * on_host))
+        elif (num_bytes := _BYTES_PER_FLOAT * _reduced_floats(task, group, of_group)).any():
+            if sharding_type == "host_row_wise":
+                found.append(GroupReduction("all_reduce", num_bytes, task.num_hosts * copies, on_host, at_once=local))
+                continue
+            members, size = local if sharding_type in _CUTS_ROWS_ON_HOST else world, task.comm_share * num_bytes
             found += [GroupReduction(each, size, members, local) for each in ("reduce_scatter", "all_gather")]
     if copies > 1:
         synced = placed.per_rank(np.array([float(synced_bytes(shard, task)) for shard in placed.shards]))
@@ -266,7 +266,7 @@ def _reductions(task: ShardingTask, placed: PlacedShards, gpus_per_host: int | N
 def _reduced_floats(task: ShardingTask, group: Group, placed: PlacedShards) -> FloatArray:
     """(W,) floats in the buffer of the reduction of one group, for the collective that each rank takes part in."""
     module, sharding_type = group
-    if sharding_type in ("data_parallel", "host_row_wise"):  # the dense gradients of the rank's rows
+    if sharding_type == "host_row_wise":  # the dense gradients of the rank's rows
         return placed.per_rank(np.array([float(shard.num_rows * shard.embedding_dim) for shard in placed.shards]))
     if sharding_type == "column_wise" or module.is_sequence:
         return np.zeros(task.world_size)

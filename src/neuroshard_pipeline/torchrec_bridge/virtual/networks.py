@@ -43,6 +43,8 @@ def modelled_network(params: NetworkParams) -> Network:
         size = max(each.sent_bytes[0] for each in collectives)
         if kind == "barrier":
             kind, size = "all_reduce", 1
+        if size == 0:  # a host without tables of a group; NCCL does nothing
+            return starts_ms
         named: Collective = next((each for each in COLLECTIVES if each == kind), "all_gather")
         us = float(collective_us(named, size, len(ranks), hosts, params))
         return np.full(len(ranks), starts_ms.max() + us / 1e3)
