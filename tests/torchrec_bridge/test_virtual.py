@@ -10,7 +10,7 @@ from torchrec_bridge.needs_torchrec import QUIET
 
 # isort: split
 from torchrec_bridge.truth_ranks import unsharded_rows
-from torchrec_bridge.virtual_ranks import set_up_training
+from torchrec_bridge.virtual_ranks import set_up_steps, set_up_training
 
 from neuroshard_pipeline.lab.network import collective_us
 from neuroshard_pipeline.lab.network_presets import network_preset
@@ -30,6 +30,7 @@ from neuroshard_pipeline.torchrec_bridge.truth.steps import (
 )
 from neuroshard_pipeline.torchrec_bridge.virtual.log import Collective, Event, StepLog
 from neuroshard_pipeline.torchrec_bridge.virtual.networks import ethernet, modelled_network
+from neuroshard_pipeline.torchrec_bridge.virtual.own import step_times
 from neuroshard_pipeline.torchrec_bridge.virtual.replay import replayed, steadied
 
 pytestmark = QUIET
@@ -162,3 +163,16 @@ def test_logs_that_do_not_match_are_refused():
     ]
     with pytest.raises(RankError, match="did not start the same collectives"):
         replayed(logs, modelled_network(network_preset("h100-ib400")))
+
+
+@pytest.mark.slow
+def test_steps_of_an_own_function_cost_what_the_network_says():
+    networks = {name: ethernet(gbit, 1) for name, gbit in (("fast", 100.0), ("slow", 1.0))}
+    times = step_times(set_up_steps, 2, networks, (2**20,), steps=3)
+    assert len(times) == len(networks) * 3 * 2
+    np.testing.assert_allclose(times[list(REPLAYED_PARTS)].sum(axis=1), times["step_ms"])
+    of_network = {name: own["step_ms"].to_numpy() for name, own in times.groupby("network")}
+    fast, slow = (float(collective_us("all_reduce", 2**22, 2, 2, networks[name])) / 1e3 for name in networks)
+    np.testing.assert_allclose(of_network["slow"] - of_network["fast"], slow - fast)
+    with pytest.raises(RankError, match="step 0 stopped: worker 1 failed: ValueError: nothing to reduce"):
+        step_times(set_up_steps, 2, networks, (0,))

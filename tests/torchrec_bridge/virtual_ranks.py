@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from torchrec_bridge.truth_ranks import Rows, trained_rows
 
 from neuroshard_pipeline.search.plan import Plan
@@ -23,3 +25,15 @@ def set_up_training(
         return trained_rows(rank, world_size, plan, batches, params, log)[1]
 
     return train
+
+
+def set_up_steps(rank: int, world_size: int, num_floats: int) -> Callable[[], None]:
+    """A step is one all_reduce; it fails on the last rank if there is nothing to reduce."""
+    buffer = torch.ones(num_floats)
+
+    def step() -> None:
+        if num_floats == 0 and rank == world_size - 1:
+            raise ValueError("nothing to reduce")
+        dist.all_reduce(buffer)
+
+    return step

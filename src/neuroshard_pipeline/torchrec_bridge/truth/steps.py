@@ -22,7 +22,7 @@ from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams
 from neuroshard_pipeline.torchrec_bridge.virtual.group import join_virtual_ranks
 from neuroshard_pipeline.torchrec_bridge.virtual.log import StepLog
 from neuroshard_pipeline.torchrec_bridge.virtual.networks import Network
-from neuroshard_pipeline.torchrec_bridge.virtual.replay import replayed, steadied
+from neuroshard_pipeline.torchrec_bridge.virtual.replay import replayed_steps
 from neuroshard_pipeline.workers import LocalTeam, TeamFailedError
 
 #: Parts of a step in the order in which they run; they add up to `step_ms`. The output dist's is its forward.
@@ -151,17 +151,17 @@ def _rows(answers: Sequence[Sequence[Step]], networks: Mapping[str, Network] | N
     """The rows of a group's steps, from the steps of every rank; with networks, by network."""
     if networks is None:
         yield [{**row, "rank": rank, **durations(spans)} for rank, own in enumerate(answers) for row, spans, _ in own]
-    alike = defaultdict(list)  # timed steps by plan, half of the rounds, and what happened in them
+    halves = defaultdict(list)  # timed steps by plan and half of the rounds
     for step in zip(*answers, strict=True):
-        row, logs = step[0][0], [log for *_, log in step if log is not None]
-        if logs and row["timed"]:
-            alike[row["sharder"], row["round"] % 2, *(log.structure for log in logs)].append((step, logs))
+        row = step[0][0]
+        if row["timed"]:
+            halves[row["sharder"], row["round"] % 2].append(step)
     for name, network in (networks or {}).items():
         rows = []
-        for steps in alike.values():
-            times = replayed(steadied([logs for _, logs in steps]), network)
-            for step, _ in steps:
-                for rank, ((row, spans, _), own) in enumerate(zip(step, times, strict=True)):
+        for steps in halves.values():
+            logs = [[log for *_, log in step if log is not None] for step in steps]
+            for number, times in replayed_steps(logs, network):
+                for rank, ((row, spans, _), own) in enumerate(zip(steps[number], times, strict=True)):
                     parts = {part: getattr(own, part) for part in REPLAYED_PARTS}
                     rows.append({**row, "rank": rank, "network": name, **durations(spans, own.marks_ms), **parts})
         yield rows

@@ -11,6 +11,7 @@ collectives is modelled.
 | `group` | `join_virtual_ranks`: the process group, which logs every collective |
 | `networks` | the times of collectives: `modelled_network`, `ethernet` |
 | `replay` | `replayed`: the times of all ranks in a step from their logs |
+| `own` | `step_times`: the times of steps of a person's own model |
 
 `truth.steps.measure_steps` has the argument `networks`, which runs the steps of plans in this way.
 """

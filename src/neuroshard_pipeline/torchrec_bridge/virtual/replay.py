@@ -5,7 +5,7 @@ beside its computation. The clock stands still where the rank needs a collective
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -100,6 +100,21 @@ def steadied(steps: Sequence[Sequence[StepLog]]) -> list[StepLog]:
         events = (event._replace(cpu_s=s) for event, s in zip(logs[0].events, cpu_s.tolist(), strict=True))
         found.append(logs[0]._replace(events=tuple(events)))
     return found
+
+
+def replayed_steps(steps: Sequence[Sequence[StepLog]], network: Network) -> Iterator[tuple[int, list[RankTimes]]]:
+    """Numbers of steps, and the times of their ranks; steps with equal events and collectives are steadied together.
+
+    Args:
+        steps: for every step, the log of every rank.
+        network: as in `replayed`.
+    """
+    alike = defaultdict(list)
+    for number, logs in enumerate(steps):
+        alike[tuple(log.structure for log in logs)].append(number)
+    for numbers in alike.values():
+        times = replayed(steadied([steps[number] for number in numbers]), network)
+        yield from ((number, times) for number in numbers)
 
 
 def replayed(logs: Sequence[StepLog], network: Network) -> list[RankTimes]:
