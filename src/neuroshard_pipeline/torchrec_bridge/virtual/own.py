@@ -16,7 +16,7 @@ from neuroshard_pipeline.torchrec_bridge.virtual.group import join_virtual_ranks
 from neuroshard_pipeline.torchrec_bridge.virtual.log import StepLog
 from neuroshard_pipeline.torchrec_bridge.virtual.networks import modelled_network
 from neuroshard_pipeline.torchrec_bridge.virtual.replay import replayed_steps
-from neuroshard_pipeline.workers import TeamFailedError
+from neuroshard_pipeline.workers import LocalTeam, TeamFailedError
 
 #: `set_up(rank, world_size, *arguments)` makes the model of a rank, and returns the function that runs a training step.
 SetUpSteps = Callable[..., Callable[[], Any]]
@@ -57,22 +57,24 @@ def step_times(
     Raises:
         RankError: a rank failed, or `set_up` is not in a file.
     """
-    logs: list[list[StepLog]] = []
-    with rank_team(
-        world_size, set_up_rank, (world_size, ranks_per_host, _reference(set_up), tuple(arguments)), _PARAMS
-    ) as team:
-        for _ in progress(range(_WARMUP_STEPS + steps)):
-            try:
-                logs.append(team.ask(None, _PARAMS.timeout_s))
-            except TeamFailedError as problem:
-                raise RankError(f"step {len(logs)} stopped: {problem}; the worker's number is its rank") from problem
+    rank_arguments = world_size, ranks_per_host, _reference(set_up), tuple(arguments)
+    with rank_team(world_size, set_up_rank, rank_arguments, _PARAMS) as team:
+        logs = [_ask(team, number) for number in progress(range(_WARMUP_STEPS + steps))][_WARMUP_STEPS:]
     rows = [
         {"network": name, "step": step, "rank": rank, "step_ms": own.marks_ms[-1], **asdict(own)}
         for name, params in networks.items()
-        for step, times in replayed_steps(logs[_WARMUP_STEPS:], modelled_network(params))
+        for step, times in replayed_steps(logs, modelled_network(params))
         for rank, own in enumerate(times)
     ]
     return pd.DataFrame(rows).drop(columns="marks_ms").sort_values(["network", "step", "rank"], ignore_index=True)
+
+
+def _ask(team: LocalTeam, number: int) -> list[StepLog]:
+    """Run a step, and return the log of every rank."""
+    try:
+        return team.ask(None, _PARAMS.timeout_s)
+    except TeamFailedError as problem:
+        raise RankError(f"step {number} stopped: {problem}; the worker's number is its rank") from problem
 
 
 def _reference(set_up: SetUpSteps) -> SetUpSteps | tuple[str, str]:
