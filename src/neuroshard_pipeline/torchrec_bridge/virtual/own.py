@@ -35,20 +35,17 @@ def step_times(
     steps: int = 20,
     progress: Callable[[Sequence[int]], Iterable[int]] = iter,
 ) -> pd.DataFrame:
-    """Run training steps on virtual ranks, and replay them with every network.
-
-    An interrupt from the keyboard ends all ranks.
+    """Run training steps on virtual ranks, and replay them with every network. An interrupt ends all ranks.
 
     Args:
-        set_up: a function of a module or of the main script (see `SetUpSteps`). It runs in the process of every rank,
-            where the process group exists already, so it must not need what the main script does under
-            `if __name__ == "__main__"`.
+        set_up: a function of a module or of the main script (see `SetUpSteps`), which runs in the process of a rank,
+            after that has joined the process group.
         world_size: number of ranks.
         networks: the networks, by name.
         arguments: further arguments of `set_up`, which must be picklable; for example the plan.
         ranks_per_host: number of ranks that TorchRec treats as one host; None for all of them.
-        steps: number of steps that count, after a few others. Equal steps are replayed with lower quartiles of times.
-        progress: wraps the iteration over the numbers of all steps, such as `tqdm.tqdm`, which estimates the time.
+        steps: number of steps that count, after a few others.
+        progress: wraps the iteration over all steps, such as `tqdm.tqdm`, which estimates the time.
 
     Returns:
         One row per network, step and rank: `network, step, rank, step_ms`, and the parts of `step_ms`: `computed_ms`,
