@@ -7,6 +7,7 @@ from pydantic import ValidationError
 from neuroshard_pipeline.augment.pool import PoolParams, generate_pool
 from neuroshard_pipeline.augment.task_draws import FileTaskParams, ShardingTaskParams, sharding_tasks
 from neuroshard_pipeline.errors import TaskError
+from neuroshard_pipeline.host import ranks_side_by_side
 from neuroshard_pipeline.tables.frames import TASK_COLUMNS, tasks_from_frame, tasks_to_frame
 from neuroshard_pipeline.tables.profile import default_profile
 from neuroshard_pipeline.tables.table import Table, scale_rows
@@ -16,13 +17,29 @@ from neuroshard_pipeline.tables.task import task_from_tables
 TASKS = {
     "world_sizes": (4, 8), "tasks_per_world_size": (20, 10), "batch_size": 512,
     "dimensions": (4, 8, 16, 32, 64, 128), "min_tables_per_4_ranks": 10, "max_tables_per_4_ranks": 60,
-    "memory_bytes": 2**26, "memory_fill": 0.7, "local_world_size": None, "seed": 0,
+    "memory_bytes": 2**26, "memory_fill": 0.7, "tight_share": 0.0, "local_world_size": None, "seed": 0,
 }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def pool():
     return generate_pool(PoolParams(num_tables=200, batch_size=512, row_scale=128.0, seed=0))
+
+
+def test_tight_tasks_have_a_table_that_fits_no_rank_and_all_others_fit_their_memory(pool):
+    few = {"world_sizes": (2,), "tasks_per_world_size": (8,), "tight_share": 0.25, "memory_fill": 0.85}
+    tasks = tasks_from_frame(sharding_tasks(pool, ShardingTaskParams(**{**TASKS, **few})))
+    is_tight = [max(table.weight_bytes for table in task.tables) > task.memory_bytes for task in tasks]
+    assert is_tight[-2:] == [True] * 2
+    assert {task.memory_bytes for task in tasks[:6]} == {TASKS["memory_bytes"]}
+    for task in tasks:
+        assert sum(table.weight_bytes for table in task.tables) <= 0.85 * 2 * task.memory_bytes
+
+
+def test_without_numbers_of_ranks_tasks_have_as_many_as_run_side_by_side():
+    params = ShardingTaskParams(**{**TASKS, "world_sizes": None, "tasks_per_world_size": (1,)})
+    assert params.world_sizes == (ranks_side_by_side(),)
+    assert ranks_side_by_side() in (2, 4, 8)
 
 
 def test_tasks_lie_on_hosts_of_the_given_size_unless_one_host_holds_them(pool):

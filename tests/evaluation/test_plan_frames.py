@@ -15,7 +15,7 @@ from neuroshard_pipeline.tables.table import Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.tables.tiers import Cuts, tiered_task
 
-from .test_plan_samples import TASK, B, mixed_plan, plans
+from .made_plans import TASK, B, mixed_plan, plans
 
 MEMORY: MemoryModel = default_memory()
 

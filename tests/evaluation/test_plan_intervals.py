@@ -75,7 +75,9 @@ def test_coverage_counts_the_measured_costs_inside(planned):
     frame = plan_intervals_frame([plan], models)
     measured = list(plan.predicted.compute_ms)
     measured[1] *= 3  # far outside
-    costs = plan_costs_frame([plan], {"compute": [tuple(measured)], "forward_comm": [plan.predicted.forward_comm_ms]})
+    known = {"measured_compute_ms": measured, "measured_forward_comm_ms": plan.predicted.forward_comm_ms}
+    measured_costs = pd.DataFrame({"task_id": "t", "sharder": "one", "rank": range(4), **known})
+    costs = plan_costs_frame([plan], measured_costs)
     errors = prediction_errors(costs, frame)
     assert errors["compute"]["coverage_90"] == pytest.approx(2 / 3)  # the fourth rank is empty
     assert errors["forward_comm"]["coverage_90"] == 1.0

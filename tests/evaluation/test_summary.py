@@ -3,52 +3,71 @@ import json
 import pandas as pd
 import pytest
 
+from neuroshard_pipeline.evaluation.plan_intervals import BOUND_COLUMNS
 from neuroshard_pipeline.evaluation.summary import summarise
-from neuroshard_pipeline.evaluation.totals import plan_costs_frame
 
-from .test_plan_samples import COST, plans
-
-
-def test_mean_costs_are_over_tasks_that_all_sharders_solved():
-    none = [(0.0,) * 3] * 2
-    compute = [(9.0, 1.0, 0.0), (1.0, 1.0, 2.0)]
-    costs = plan_costs_frame(plans()[:2], {"compute": compute, "forward_comm": none, "backward_comm": none})
-    costs = pd.concat([costs, costs[costs["sharder"] == "two"].assign(task_id="second", measured_compute_ms=500.0)])
-    attempts = pd.DataFrame(
-        [
-            ("first", "one", 0.1, None),
-            ("first", "two", 0.2, None),
-            ("second", "one", 0.3, "second: 5 bytes are missing"),
-            ("second", "two", 0.4, None),
-        ],
-        columns=["task_id", "sharder", "seconds", "error"],
-    )
-    summary = json.loads(json.dumps(summarise(costs, attempts)))
-    assert summary["num_tasks"] == 2
-    assert summary["num_common_tasks"] == summary["num_measured_tasks"] == 1
-    one, two = summary["sharders"]["one"], summary["sharders"]["two"]
-    assert (one["tasks_solved"], one["tasks_tried"], two["tasks_solved"]) == (1, 2, 2)
-    assert (one["mean_measured_ms"], two["mean_measured_ms"]) == (9.0, 2.0)
-    assert one["mean_predicted_ms"] == one["mean_step_ms"] == COST.embedding_cost_ms
-    assert one["failures"] == {"second": "second: 5 bytes are missing"}
-    assert two["mean_seconds_per_task"] == pytest.approx(0.3)
+NOISE = {"tasks": 3, "difference": 0.02, "per_task": 0.03, "other_programs": 0.0}
+NO_INTERVALS = pd.DataFrame(columns=["task_id", "sharder", "rank", *BOUND_COLUMNS])
 
 
-def test_sharders_are_compared_by_the_whole_step_if_no_plan_was_measured():
-    """The plan of `two` has cheaper lookups, but the exchange of ids makes its step more expensive."""
-    costs = pd.concat(
-        [
-            plan_costs_frame(plans()[:2]).assign(task_id=f"task-{index}", predicted_input_dist_ms=[1.0] * 3 + [9.0] * 3)
-            for index in range(5)
-        ]
-    )
-    attempts = costs[["task_id", "sharder"]].drop_duplicates().assign(seconds=0.1, error=None)
-    attempts["sharder"] = attempts["sharder"].replace("one", "neuroshard_plus")
-    costs["sharder"] = costs["sharder"].replace("one", "neuroshard_plus")
-    costs.loc[costs["sharder"] == "two", "predicted_compute_ms"] = 0.0
-    summary = summarise(costs, attempts)
-    ours, other = summary["sharders"]["neuroshard_plus"], summary["sharders"]["two"]
-    assert ours["mean_predicted_ms"] > other["mean_predicted_ms"]
-    assert ours["mean_step_ms"] < other["mean_step_ms"]
+def costs_of(steps):
+    """`search.plan_costs` on two ranks from `{(task, sharder): (predicted step, measured step)}`."""
+    parts = ("compute", "forward_comm", "backward_comm", "input_dist", "reduction", "module")
+    rows = [
+        {
+            "task_id": task,
+            "sharder": sharder,
+            "rank": rank,
+            **{f"{kind}_{part}_ms": 1.0 for kind in ("predicted", "measured") for part in parts},
+            "predicted_step_ms": predicted,
+            "measured_step_ms": measured,
+        }
+        for (task, sharder), (predicted, measured) in steps.items()
+        for rank in range(2)
+    ]
+    return pd.DataFrame(rows)
+
+
+def summary_of(steps, failed=()):
+    pairs = [*((*key, None) for key in steps), *((*key, f"{key[0]}: 5 bytes are missing") for key in failed)]
+    attempts = pd.DataFrame(pairs, columns=["task_id", "sharder", "error"]).assign(seconds=0.5)
+    return json.loads(json.dumps(summarise(costs_of(steps), attempts, NO_INTERVALS, NOISE, "judged by hand.")))
+
+
+def test_means_are_over_the_tasks_that_all_compared_sharders_solved():
+    nan = float("nan")
+    steps = {("a", "one"): (9.0, 10.0), ("a", "two"): (1.0, 2.0), ("b", "two"): (5.0, 500.0), ("c", "one"): (1.0, nan)}
+    steps |= {("c", "two"): (1.0, nan), ("b", "one"): (1.0, nan)}
+    summary = summary_of(steps, [("b", "rare"), ("a", "rare")])
+    assert (summary["num_tasks"], summary["num_common_tasks"], summary["basis"]) == (3, 1, "measured")
+    one, two, rare = (summary["sharders"][name] for name in ("one", "two", "rare"))
+    assert (one["mean_measured_step_ms"], two["mean_measured_step_ms"]) == (10.0, 2.0)
+    assert (one["mean_predicted_step_ms"], rare["mean_measured_step_ms"]) == (9.0, None)
+    assert (rare["tasks_solved"], rare["tasks_tried"]) == (0, 2)
+    assert rare["failures"]["b"] == "b: 5 bytes are missing"
+    assert two["mean_seconds_per_task"] == 0.5
+    assert summary["noise"]["resolution"] == pytest.approx(1.03**1.96 - 1, rel=0.03)
+    assert (summary["judge"], summary["world_sizes"]) == ("judged by hand.", [2])
+
+
+def test_sharders_are_compared_by_predicted_steps_if_no_plan_was_measured():
+    steps = {}
+    for index in range(6):
+        steps |= {
+            (f"task-{index}", "neuroshard_plus"): (1.0, None),
+            (f"task-{index}", "two"): (2.0 + 0.1 * index, None),
+        }
+    summary = summary_of(steps)
+    assert (summary["basis"], summary["num_common_tasks"]) == ("predicted", 6)
     (pair,) = summary["pairs"]
-    assert pair["ratio"] == pytest.approx(ours["mean_step_ms"] / other["mean_step_ms"])
+    assert pair["ratio"] == pytest.approx(1.0 / 2.25)
+    assert pair["verdict"] == "cheaper"
+    assert summary["agreement"]["median_error"] is None
+
+
+def test_agreement_counts_equal_plans_once_and_ranks_plans_within_tasks():
+    steps = {("a", "one"): (1.0, 2.0), ("a", "two"): (2.0, 4.0), ("a", "three"): (3.0, 3.0), ("a", "same"): (1.0, 2.0)}
+    found = summary_of(steps)["agreement"]
+    assert found["plans"] == 3
+    assert found["median_ratio"] == found["median_error"] == 0.5
+    assert found["tau"] == pytest.approx(1 / 3)

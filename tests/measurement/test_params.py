@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from neuroshard_pipeline.measurement import CommOverrides, ComputeOverrides
 from neuroshard_pipeline.measurement.timing import Timing
 
 
@@ -21,21 +20,9 @@ def test_impossible_parameters_are_refused(compute_params, change):
         compute_params(**change)
 
 
-def test_overrides_replace_the_stated_fields_only(compute_params, comm_params):
-    params = compute_params(visits=7, thorough_lookup_bytes=1000)
-    assert params.overridden(ComputeOverrides(visits=3, thorough_lookup_bytes=None)) == compute_params(visits=3)
-    assert comm_params().overridden(CommOverrides()) == comm_params()
-
-
-@pytest.mark.parametrize("change", [{"visits": 0}, {"visits": None}, {"backend": "gloo"}, {"extra": 1}])
-def test_impossible_overrides_are_refused(change):
-    with pytest.raises(ValidationError, match=next(iter(change))):
-        ComputeOverrides(**change)
-
-
-def test_overridden_parameters_are_validated_together(comm_params):
+def test_hosts_and_their_meeting_point_go_together(comm_params):
     with pytest.raises(ValidationError, match="go together"):
-        comm_params().overridden(CommOverrides(local_world_size=2))
+        comm_params(local_world_size=2)
 
 
 def test_unknown_backend_names_the_alternatives(compute_params):

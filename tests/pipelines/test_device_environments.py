@@ -179,12 +179,12 @@ def test_full_scale_parameters_are_complete_and_valid(env, backend):
         params = session.load_context().params
     tasks = params["augment"]["sharding_tasks"]
     samples, collectives = params["measure"]["compute"], params["measure"]["comm"]  # objects that Kedro has validated
-    plans = [(params[stage]["compute"], params[stage]["comm"]) for stage in ("search", "benchmark")]
-    for compute in (samples, *(samples.overridden(changes) for changes, _ in plans)):
-        assert compute.backend == backend
-        assert compute.arena_bytes > tasks.memory_bytes or backend == "modelled"
-    for comm in (collectives, *(collectives.overridden(changes) for _, changes in plans)):
-        assert comm.backend == "topology"
+    assert samples.backend == backend
+    assert samples.arena_bytes > tasks.memory_bytes or backend == "modelled"
+    assert collectives.backend == "topology"
+    for stage in ("search", "truth", "benchmark"):
+        steps = params[stage]["steps"]
+        assert (steps.judge, steps.backend) == (("lab", "gloo") if backend == "modelled" else ("torchrec", "nccl"))
     drawn = ("pool", "compute_samples", "comm_samples", "mlperf_task")
     assert {params["augment"][name].batch_size for name in drawn} == {tasks.batch_size}
 

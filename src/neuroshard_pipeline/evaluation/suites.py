@@ -126,6 +126,7 @@ def _paper(pool: Sequence[Table], settings: SuiteSettings, world_size: int) -> I
                 "world_sizes": (world_size,),
                 "tasks_per_world_size": (count,),
                 "batch_size": suites.batch_size,
+                "tight_share": 0.0,
                 "local_world_size": suites.local_world_size,
                 "dimensions": tuple(dim for dim in paper.dimensions if dim <= largest),
                 "seed": 1000 * suites.seed + largest,

@@ -84,6 +84,7 @@ def several_hosts_task(
             "world_sizes": (world_size,),
             "tasks_per_world_size": (1,),
             "batch_size": settings.suites.batch_size,
+            "tight_share": 0.0,
             "local_world_size": local_world_size,
             "seed": int(seed),
         }
