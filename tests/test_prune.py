@@ -18,7 +18,7 @@ from neuroshard_pipeline.run_lock import locked
 DATASETS = {
     "measure.compute_shards",
     "measure.comm_shards",
-    *(f"{stage}.{kind}_records" for stage in ("search", "benchmark") for kind in ("compute", "backward", "forward")),
+    *(f"{stage}.step_records" for stage in ("search", "truth", "benchmark")),
 }
 
 
@@ -42,9 +42,8 @@ def stored(tmp_path, monkeypatch) -> tuple[Path, list[Path]]:
         folders = {name: Path(catalog.get(name)._path) for name in campaigns}
     assert set(campaigns) == DATASETS
     used = []
-    for name, campaign in campaigns.items():
-        identity = campaign.identity()
-        other = {**identity, "iterations": "77"}
+    for name, identity in campaigns.items():
+        other = {**identity, "seed": "77"}
         for campaign_name, stated in ((name_of(identity), identity), (name_of(other), other), ("0123456789ab", None)):
             store(folders[name], campaign_name, stated)
         used.append(folders[name] / name_of(identity))
@@ -66,7 +65,7 @@ def test_unused_records_are_listed_and_stay_without_a_yes(stored):
     before = campaigns_in(data_root)
     result = prune(data_root, answer="n\n")
     assert result.exit_code == 1
-    assert result.output.count("iterations was 77 and is 1") == len(DATASETS)
+    assert result.output.count("seed was 77 and is 0") == len(DATASETS)
     assert result.output.count("older version") == len(DATASETS)
     assert result.output.count(": 2 records, ") == 2 * len(DATASETS)
     assert not any(str(folder) in result.output for folder in used)

@@ -41,8 +41,8 @@ def prediction_errors(plan_costs: pd.DataFrame, intervals: pd.DataFrame) -> Figu
 
 
 def _known(costs: pd.DataFrame, predicted: str, measured: str) -> pd.DataFrame:
-    """The rows with a predicted cost and a measured cost above 0."""
-    return costs[costs[predicted].notna() & (costs[measured].astype(float) > 0)]
+    """The rows whose predicted and measured costs are above 0; an empty rank still takes a moment for no lookups."""
+    return costs[(costs[predicted].astype(float) > 0) & (costs[measured].astype(float) > 0)]
 
 
 def _errors(errors: pd.Series) -> dict[str, float | int]:
