@@ -16,6 +16,7 @@ from neuroshard_pipeline.cost_models import load_cost_models
 from neuroshard_pipeline.evaluation.totals import PREDICTED_COLUMNS, plan_totals
 from neuroshard_pipeline.lab.device import modelled_device
 from neuroshard_pipeline.lab.network_presets import network_preset
+from neuroshard_pipeline.pipelines.preflight import PreflightError
 
 #: The GPU that the lab models, by environment.
 LAB = {"a100": "a100-80gb", "h100": "h100", "h200": "h200"}
@@ -26,8 +27,16 @@ def run(env: str, data_root: Path, changes: dict, *names: str) -> None:
     bootstrap()
     scale = yaml.safe_load((ROOT / "conf/test/parameters.yml").read_text())
     params = {stage: scale[stage] for stage in ("augment", "train", "search")} | {"data_root": str(data_root)}
-    with KedroSession.create(project_path=ROOT, env=env, runtime_params=params | changes) as session:
+    with KedroSession.create(project_path=ROOT, env=env, runtime_params=merged(params, changes)) as session:
         session.run(pipeline_names=list(names))
+
+
+def merged(first: dict, second: dict) -> dict:
+    """Nested parameters; those of `second` replace those of `first`."""
+    both = {
+        key: merged(first[key], second[key]) for key in first.keys() & second.keys() if isinstance(first[key], dict)
+    }
+    return first | second | both
 
 
 def from_recording(folder: Path) -> dict:
@@ -35,6 +44,7 @@ def from_recording(folder: Path) -> dict:
     return {
         "recording": {"folder": str(folder)},
         "measure": {"compute": {"backend": "recorded"}, "comm": {"backend": "topology"}},
+        "search": {"steps": {"judge": "none"}},
     }
 
 
@@ -89,18 +99,20 @@ def test_the_hardware_is_the_recorded_one_and_labels_modelled_costs(finished):
 
 def test_the_report_labels_recorded_and_modelled_costs(finished):
     page = newest(finished, "08_reporting/report.html").read_text()
-    for word in ("topology", "stand-in for a GPU", "compute costs are recorded and communication costs are modelled"):
+    for word in ("topology", "stand-in for a GPU", "No plan was measured"):
         assert word in page
 
 
-def test_plans_are_predicted_and_unrecorded_ranks_have_no_measured_cost(finished):
+def test_plans_are_predicted(finished):
     costs = frame(finished, "07_model_output/plan_costs")
-    assert costs[PREDICTED_COLUMNS[:3]].notna().all(axis=None)
-    assert costs["measured_compute_ms"].isna().any()
-    assert costs["measured_backward_comm_ms"].gt(0).all()
-    recorded = frame(finished, "04_feature/compute_costs")
-    total = set((recorded["forward_ms"] + recorded["backward_ms"]).tolist())
-    assert set(costs["measured_compute_ms"].dropna()) <= total | {0.0}
+    assert costs[[*PREDICTED_COLUMNS[:3], "predicted_step_ms"]].notna().all(axis=None)
+    assert costs["measured_step_ms"].isna().all()
+
+
+def test_steps_on_this_machine_do_not_judge_plans_for_another_device(finished):
+    changes = {"search": {"steps": {"judge": "torchrec"}}}
+    with pytest.raises(PreflightError, match="predicts costs on 'cuda', but the tables are to be trained on 'cpu'"):
+        run("base", finished / "data", merged(from_recording(finished / "recording"), changes), "search")
 
 
 def test_nothing_was_measured(finished):
@@ -126,7 +138,7 @@ def test_a_run_on_a_modelled_gpu_labels_all_costs_as_modelled(modelled):
     assert facts["comm_costs_are"] == "modelled"
     assert "recording" not in facts
     page = newest(modelled, "08_reporting/report.html").read_text()
-    for word in ("h100 (modelled)", "compute costs are modelled and communication costs are modelled"):
+    for word in ("h100 (modelled)", "modelled by the lab"):
         assert word in page
 
 
@@ -135,7 +147,7 @@ def test_on_a_modelled_gpu_every_sample_and_every_plan_has_a_modelled_cost(model
     assert set(costs["sample_id"]) == set(frame(modelled, "03_primary/compute_samples")["sample_id"])
     assert costs["error"].isna().all()
     assert costs[["forward_ms", "backward_ms"]].gt(0).all(axis=None)
-    assert plan_totals(frame(modelled, "07_model_output/plan_costs"))["measured_ms"].notna().all()
+    assert plan_totals(frame(modelled, "07_model_output/plan_costs"))["measured_step_ms"].notna().all()
 
 
 def test_the_step_cost_model_of_a_modelled_gpu_is_modelled(modelled):

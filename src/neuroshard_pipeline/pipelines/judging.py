@@ -18,6 +18,7 @@ from neuroshard_pipeline.measurement import PRELOAD, RecordingParams, TopologyPa
 from neuroshard_pipeline.measurement.costs import Records
 from neuroshard_pipeline.measurement.modelled import require_device
 from neuroshard_pipeline.pipelines.params import ContestParams
+from neuroshard_pipeline.search.models import check_hardware
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.tables import tasks_from_frame
@@ -49,8 +50,15 @@ def solve_tasks(
     return solutions.plans, solutions.attempts
 
 
-def measure_steps(plans: Sequence[Plan], params: JudgeParams, done: Records) -> Iterator[dict[str, pd.DataFrame]]:
-    """Measure the plans that `done` has no record of; Kedro saves every record as it is yielded."""
+def measure_steps(
+    plans: Sequence[Plan], models: CostModels, params: JudgeParams, done: Records
+) -> Iterator[dict[str, pd.DataFrame]]:
+    """Measure the plans that `done` has no record of; Kedro saves every record as it is yielded.
+
+    The cost models must be for the kind of device that the ranks have.
+    """
+    if params.judge == "torchrec":
+        check_hardware(models, params.compute_device)
     for key, record in measure_missing(
         plans, params, done, lambda groups: tqdm(groups, desc="measure steps", unit=" tasks", disable=None)
     ):
@@ -91,7 +99,9 @@ def measuring_nodes(plans: str) -> list[Node]:
     Kedro saves every record as soon as the node yields it. A restarted run does not measure saved records again.
     """
     return [
-        Node(measure_steps, [plans, "params:steps", "step_records_done"], "step_records", name="measure_steps"),
+        Node(
+            measure_steps, [plans, "models", "params:steps", "step_records_done"], "step_records", name="measure_steps"
+        ),
         Node(
             reduce_steps,
             [plans, "step_records", "params:steps", *HARDWARE_PARAMETERS],

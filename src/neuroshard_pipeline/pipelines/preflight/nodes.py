@@ -119,7 +119,12 @@ def _judge(run: PlannedRun, node: Node) -> Problems:
         if params.backend == "nccl" and params.most_ranks is not None:
             setting = run.setting(f"{name}.most_ranks", params.most_ranks)
             yield from gpu_problems(setting, params.backend, params.most_ranks)
-    elif params.judge == "lab":
+        if "train.compute_cost_model" in run.pipeline.inputs():
+            yield from _device_problems(run, params.compute_device)
+
+
+def _modelled_steps(run: PlannedRun, node: Node) -> Problems:
+    if run.given(node, JudgeParams)[1].judge == "lab":
         yield from _refusals(lambda: require_device(run.given(node, RecordingParams)[1]))
 
 
@@ -202,9 +207,14 @@ def _trained_plans(run: PlannedRun, node: Node) -> Problems:
         ]
         setting = run.setting(f"{name}.backend", params.backend)
         yield from gpu_problems(setting, params.backend, max(ranks, default=1))
+    yield from _device_problems(run, params.compute_device)
+
+
+def _device_problems(run: PlannedRun, compute_device: str) -> Problems:
+    """The problem of stored cost models that were measured on another kind of device."""
     stored: list[Any] = [run.catalog[f"train.{kind}_cost_model"] for kind in ("compute", "comm")]
     if all(dataset.exists() for dataset in stored):
-        yield from _refusals(lambda: check_hardware(CostModels(*(s.load() for s in stored)), params.compute_device))
+        yield from _refusals(lambda: check_hardware(CostModels(*(s.load() for s in stored)), compute_device))
 
 
 def _sharder_problems(run: PlannedRun, name: str, sharders: Iterable[str]) -> Problems:
@@ -239,7 +249,7 @@ CHECKS: dict[Any, Callable[[PlannedRun, Node], Problems]] = {
     measure.measure_comm: _comm_samples,
     measure.measure_steps: _steps,
     judging.measure_steps: _judge,
-    judging.reduce_steps: _judge,
+    judging.reduce_steps: _modelled_steps,
     judging.solve_tasks: _contest_in_workers,
     SuiteSettings: _suites,
     BenchmarkJobs.of: _benchmark_contest,
