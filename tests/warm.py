@@ -41,12 +41,11 @@ MODULES = [
 
 @dataclass(frozen=True)
 class Done:
-    """How a program ended; `cpu_s` are the seconds of computation of the program and of its ended children."""
+    """How a program ended."""
 
     returncode: int
     stdout: str
     stderr: str
-    cpu_s: float
 
 
 def start(
@@ -85,7 +84,6 @@ def run(*arguments: object) -> Done:
             int(process.exitcode or 0),
             (output / "stdout").read_text(),
             (output / "stderr").read_text(),
-            float((output / "cpu_s").read_text()),
         )
 
 
@@ -108,8 +106,6 @@ def _run_program(arguments: list[str], output: Path, environment: dict[str, str]
             sys.argv = arguments
             runpy.run_path(arguments[0], run_name="__main__")
     finally:
-        used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-        (output / "cpu_s").write_text(str(sum(usage.ru_utime + usage.ru_stime for usage in used)))
 
 
 def _start_fork_server() -> None:

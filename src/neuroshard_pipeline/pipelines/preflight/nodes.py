@@ -116,9 +116,9 @@ def _judge(run: PlannedRun, node: Node) -> Problems:
         yield from extra_problems(
             "torchrec", f"{run.setting(f'{name}.judge', params.judge)} (none: no plan is measured)"
         )
-        if params.backend == "nccl" and params.most_ranks is not None:
-            setting = run.setting(f"{name}.most_ranks", params.most_ranks)
-            yield from gpu_problems(setting, params.backend, params.most_ranks)
+        if params.backend == "nccl":
+            setting = run.setting(f"{name}.backend", params.backend)
+            yield from gpu_problems(setting, params.backend, params.most_ranks or 1)
         if "train.compute_cost_model" in run.pipeline.inputs():
             yield from _device_problems(run, params.compute_device)
 
