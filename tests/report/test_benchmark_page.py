@@ -1,10 +1,9 @@
 import pytest
 
-from neuroshard_pipeline.report import benchmark_table, render_benchmark
+from neuroshard_pipeline.report import render_benchmark
 from neuroshard_pipeline.report.benchmark_page import group_table, headlines
 from neuroshard_pipeline.report.figures import comparisons, cost_against_time, performance_profile
-from neuroshard_pipeline.report.formats import percent
-from report.verdicts import FACTORS, HARDWARE, task_costs, verdicts_of
+from report.verdicts import FACTORS, task_costs, verdicts_of
 
 NOT_BY_ALL = {(index, name) for index in range(20) for name in ("random", "milp")}
 
@@ -12,21 +11,17 @@ NOT_BY_ALL = {(index, name) for index in range(20) for name in ("random", "milp"
 @pytest.mark.parametrize("kwargs", [{}, {"is_measured": False}, {"count": 3}, {"unsolved": NOT_BY_ALL}])
 def test_every_benchmark_has_a_page(kwargs):
     costs = task_costs(**kwargs)
-    page = render_benchmark(verdicts_of(costs), costs, HARDWARE, {"run_id": "one"})
+    page = render_benchmark(verdicts_of(costs), costs, {"run_id": "one"})
     assert all(name in page for name in FACTORS)
     assert '<script src="http' not in page
     assert ">nan<" not in page
 
 
-@pytest.mark.parametrize(("share", "is_busy"), [(0.84, True), (0.04, False)])
-def test_the_page_and_the_table_say_that_the_machine_was_busy(share, is_busy):
+def test_the_page_states_the_noise_and_a_busy_machine():
     costs = task_costs()
-    hardware = {**HARDWARE, "other_programs": {"compute": share, "comm": None}}
-    page = render_benchmark(verdicts_of(costs), costs, hardware, {})
-    assert ('<p class="warning">Busy machine: ' in page) == ("kedro prune --busy" in page) == is_busy
-    assert ("Busy machine: " in benchmark_table(verdicts_of(costs), hardware)) == is_busy
-    assert f"<td>{percent(share)}</td>" in page
-    assert "other_programs" not in page
+    page = render_benchmark(verdicts_of(costs, other_programs=0.84), costs, {})
+    assert "Noise of this run" in page
+    assert "Other programs used 84% of the cores" in page
 
 
 def test_a_performance_profile_ends_at_the_share_of_tasks_solved_within_the_largest_factor():

@@ -23,15 +23,15 @@ def test_bars_are_means_over_common_tasks(inputs):
     figure = figures.cost_per_sharder(plan_costs)
     bars = {bar.y[0].split("<br>")[0]: bar.x[0] for bar in figure.data if bar.type == "bar"}
     common = plan_totals(plan_costs).query("task_id != 'task-8x-001'")
-    means = common.groupby("sharder")["measured_ms"].mean().rename({"neuroshard": "<b>neuroshard</b>"})
+    means = common.groupby("sharder")["measured_step_ms"].mean().rename({"neuroshard": "<b>neuroshard</b>"})
     assert bars == pytest.approx(means.to_dict())
     assert list(bars.values()) == sorted(bars.values())
 
 
 def test_predictions_are_drawn_and_named_so_where_nothing_was_measured(inputs):
-    plan_costs = inputs.plan_costs.assign(measured_compute_ms=np.nan)
+    plan_costs = inputs.plan_costs.assign(measured_step_ms=np.nan)
     figure = figures.cost_per_sharder(plan_costs)
-    assert "predicted embedding cost, ms" in titled_axes(figure, "x")
+    assert "predicted step, ms" in titled_axes(figure, "x")
     assert sum(bar.type == "bar" for bar in figure.data) == 6
 
 
@@ -123,21 +123,18 @@ def test_policy_training_shows_sampled_and_validated_costs_of_every_policy():
     assert len(others) == 2
 
 
-def test_the_plan_picture_shows_every_part_and_what_is_only_predicted(whole):
+def test_the_plan_picture_shows_every_part(whole):
     args = (whole.plans, whole.plan_costs, whole.sharding_tasks, "task-4x-001", "dim_greedy", "neuroshard")
     names = [trace.name for trace in figures.plan_picture(*args).data if trace.name]
     assert names.count("reductions") == 1  # dim_greedy's plan has none
-    assert names.count("input dist (predicted)") == names.count("TorchRec's module (predicted)") == 2
+    assert names.count("input dist") == names.count("TorchRec's module") == 2
     assert "replica" in names
-    unmeasured_costs = whole.plan_costs.assign(measured_reduction_ms=np.nan)
-    names = [trace.name for trace in figures.plan_picture(args[0], unmeasured_costs, *args[2:]).data if trace.name]
-    assert names.count("input dist") == 2  # all parts are predicted, because reductions were not measured
 
 
-def test_the_plan_picture_marks_the_cost_of_the_measured_parts(whole):
+def test_the_plan_picture_marks_the_step(whole):
     args = (whole.plans, whole.plan_costs, whole.sharding_tasks, "task-4x-001", "dim_greedy", "neuroshard")
     marked = {shape.y0 for shape in figures.plan_picture(*args).layout.shapes}
-    totals = plan_totals(whole.plan_costs).set_index(["task_id", "sharder"])["measured_ms"]
+    totals = plan_totals(whole.plan_costs).set_index(["task_id", "sharder"])["measured_step_ms"]
     assert marked == {totals["task-4x-001", "dim_greedy"], totals["task-4x-001", "neuroshard"]}
 
 
@@ -155,4 +152,4 @@ def test_rows_and_types_of_shards_are_told(whole):
 
 def test_measured_reductions_have_a_panel_of_their_own(inputs, whole):
     panels = [len(figures.rank_accuracy(each.plan_costs).layout.annotations) for each in (inputs, whole)]
-    assert panels == [3, 4]
+    assert panels == [5, 6]

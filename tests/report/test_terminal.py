@@ -1,4 +1,6 @@
-from neuroshard_pipeline.report import summary_table
+import pytest
+
+from neuroshard_pipeline.report import part_table, summary_table
 
 
 def test_columns_are_aligned_and_ascii(inputs):
@@ -14,8 +16,17 @@ def test_the_cheapest_comes_first_with_its_measured_and_predicted_cost(inputs):
     first = summary_table(inputs.summary).splitlines()[2].split()
     ours = inputs.summary["sharders"]["neuroshard"]
     assert first[:2] == ["neuroshard", "5/5"]
-    assert float(first[2]) == round(ours["mean_measured_ms"], 3)
-    assert float(first[4]) == round(ours["mean_predicted_ms"], 3)
+    assert float(first[2]) == pytest.approx(ours["mean_measured_step_ms"], abs=0.006)
+    assert float(first[4]) == pytest.approx(ours["mean_predicted_step_ms"], abs=0.006)
+
+
+def test_parts_are_means_over_plans_and_ranks(inputs):
+    lines = part_table(inputs.plan_costs).splitlines()
+    assert len(lines) == 2 + 6
+    name, predicted, measured = lines[2].rsplit(maxsplit=2)
+    assert name.strip() == "compute"
+    assert float(predicted) == pytest.approx(inputs.plan_costs["predicted_compute_ms"].mean(), abs=0.006)
+    assert float(measured) == pytest.approx(inputs.plan_costs["measured_compute_ms"].mean(), abs=0.006)
 
 
 def test_every_run_has_a_table(scenario):

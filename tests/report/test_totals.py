@@ -7,7 +7,7 @@ from neuroshard_pipeline.report.totals import by_cost, example_task, relative_to
 
 
 def totals_of(rows):
-    return pd.DataFrame(rows, columns=["task_id", "sharder", "world_size", "step_ms", "measured_ms"])
+    return pd.DataFrame(rows, columns=["task_id", "sharder", "world_size", "predicted_step_ms", "measured_step_ms"])
 
 
 def test_relative_to_best_is_one_for_the_cheapest_of_each_task(inputs):

@@ -7,7 +7,8 @@ from neuroshard_pipeline.evaluation.verdicts import VerdictParams, compare_suite
 
 PARAMS = VerdictParams(confidence=0.95, resamples=500, least_tasks=5, least_success=0.5, seed=0)
 FACTORS = {"neuroshard_plus": 0.8, "neuroshard": 0.9, "milp": 0.9, "random": 1.5}
-HARDWARE = {"noise_floor": {"compute": {"total": {"median": 0.021}}, "comm": {"forward": {}, "backward": {}}}}
+NOISE = {"tasks": 20, "difference": 0.021, "per_task": 0.03, "other_programs": 0.01}
+JUDGE = "Measured by hand."
 
 
 def task_costs(count=20, factors=FACTORS, unsolved=(), is_measured=True, suite="some"):
@@ -23,9 +24,9 @@ def task_costs(count=20, factors=FACTORS, unsolved=(), is_measured=True, suite="
                 {
                     "suite": suite, "group": f"group {index % 2}", "is_measured": is_measured,
                     "task_id": f"task-{index:02d}", "sharder": sharder, "seeds": 1, "seeds_solved": int(solved),
-                    "solved": solved, "predicted_ms": cost if solved else np.nan,
-                    "step_ms": cost if solved else np.nan,
-                    "measured_ms": cost if solved and is_measured else np.nan,
+                    "solved": solved, "paper_cost_ms": 0.7 * cost if solved else np.nan,
+                    "predicted_step_ms": cost if solved else np.nan,
+                    "measured_step_ms": cost if solved and is_measured else np.nan,
                     "measured_seeds": int(solved and is_measured), "imbalance": 0.1, "seconds": 0.5,
                     "error": None if solved else "no plan fits",
                 }
@@ -33,6 +34,6 @@ def task_costs(count=20, factors=FACTORS, unsolved=(), is_measured=True, suite="
     return pd.DataFrame(rows)
 
 
-def verdicts_of(costs):
+def verdicts_of(costs, **noise):
     """`benchmark.verdicts` of the costs."""
-    return compare_suites(costs, PARAMS)
+    return compare_suites(costs, NOISE | noise, JUDGE, PARAMS)
