@@ -72,12 +72,17 @@ class StepCostModel:
             raise CostModelError(f"the step cost model has no prices; {checkpoint.REMEDY}")
 
     def prices_of(self, part: str, world_size: int) -> FloatArray:
-        """Ms per unit of every quantity (Q,) for one part of a step on `world_size` ranks; 0 if it has no price."""
+        """Ms per unit of every quantity (Q,) for one part of a step on `world_size` ranks; 0 if it has no price.
+
+        The input dist of a single rank is free, because it exchanges no ids [torchrec dist_data.py `KJTAllToAll`].
+        """
         if (part, world_size) not in self._found:
             self._found[part, world_size] = self._interpolated(part, world_size)
         return self._found[part, world_size]
 
     def _interpolated(self, part: str, world_size: int) -> FloatArray:
+        if part == "input_dist" and world_size == 1:
+            return np.zeros(len(QUANTITIES))
         known = sorted(self.prices)
         of_known = [[self.prices[size][part].get(name, 0.0) for name in QUANTITIES] for size in known]
         columns = zip(*of_known, strict=True)

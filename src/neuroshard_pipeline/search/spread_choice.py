@@ -113,10 +113,7 @@ class SpreadChoice:
         return sorted(found, key=lambda candidate: candidate.estimate_ms)
 
     def _may_be(self, table: Table, kind: ShardingType) -> bool:
-        """Whether the table may have the type. On one rank, spreading saves nothing: tables stay whole if they may."""
-        usable = self._types[table.name]
-        is_spread_in_vain = kind != "column_wise" and "column_wise" in usable and self._problem.task.world_size == 1
-        return kind in usable and not is_spread_in_vain
+        return kind in self._types[table.name]
 
     def _priced(self, types: Mapping[str, ShardingType]) -> Candidate:
         """The candidate of these types. If tables are cut in several ways, the estimate assumes one way for all."""

@@ -9,7 +9,7 @@ that all ranks share.
 Shapes: S shards, H numbers that describe a shard's cost (shard embedding), Q quantities.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,13 +20,17 @@ from neuroshard_pipeline.cost_models.step import StepCostModel
 from neuroshard_pipeline.search.models import CommModel, Models
 from neuroshard_pipeline.search.parts import GroupReduction, shard_embeddings
 from neuroshard_pipeline.tables.replica_groups import groups_on_host, synced_bytes
-from neuroshard_pipeline.tables.step_work import QUANTITIES, exchange_groups, joined_floats, shard_work
+from neuroshard_pipeline.tables.step_work import QUANTITIES, exchange_groups, joined_floats, kernel_of, shard_work
 from neuroshard_pipeline.tables.table import Shard, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
 _RETURNED, _REORDERED, _JOINED, _GROUPS = (
     list(QUANTITIES).index(name) for name in ("returned", "reordered", "joined", "groups")
 )
+
+
+#: Predicts ms (..., 2) from summed embeddings (..., H) and a batch size.
+_FromSums = Callable[[FloatArray, int], FloatArray]
 
 
 @dataclass(frozen=True)
@@ -94,27 +98,46 @@ def _sync_ms_per_byte(step: StepCostModel, task: ShardingTask) -> float:
     return float(step.reductions.predict_ms(*averaging.priced_as)) / mean / task.sync_interval
 
 
-@dataclass(frozen=True)
 class _WholeStepCompute:
-    """A compute model whose embeddings have one more number, the ms of `StepPrices.own_ms`."""
+    """A compute model whose embeddings have one more number, the ms of `StepPrices.own_ms`.
 
-    models: Models
-    prices: StepPrices
+    If the whole tables of the task need K > 1 kernels (`step_work.kernel_of`), an embedding has K blocks of H + 1
+    numbers, of which only the block of the shard's kernel is not 0. The last number of a block counts shards.
+    """
+
+    def __init__(self, models: Models, prices: StepPrices) -> None:
+        self._models, self._prices = models, prices
+        kernels = dict.fromkeys(kernel_of(whole(table)) for table in prices.task.tables)
+        self._kernels = {kernel: number for number, kernel in enumerate(kernels)}
 
     def shard_embeddings(self, shards: Sequence[Shard], batch_size: int, optimizer: str = "sgd") -> FloatArray:  # noqa: ARG002
-        """Embeddings (S, H + 1)."""
-        embeddings = shard_embeddings(shards, self.prices.task, self.models)
-        return np.concatenate([embeddings, self.prices.own_ms(shards)[:, None]], axis=1)
+        """Embeddings (S, H + 1), or (S, K * (H + 1) + 1)."""
+        embeddings = shard_embeddings(shards, self._prices.task, self._models)
+        own_ms = self._prices.own_ms(shards)[:, None]
+        if len(self._kernels) == 1:
+            return np.concatenate([embeddings, own_ms], axis=1)
+        blocks = np.zeros((len(shards), len(self._kernels), embeddings.shape[1] + 1))
+        of_shards = [self._kernels[kernel_of(shard)] for shard in shards]
+        blocks[np.arange(len(shards)), of_shards, :-1] = embeddings
+        blocks[np.arange(len(shards)), of_shards, -1] = 1.0
+        return np.concatenate([blocks.reshape(len(shards), -1), own_ms], axis=1)
 
     def costs_from_sums(self, sums: FloatArray, batch_size: int) -> FloatArray:
         """Forward and backward ms (..., 2); the forward part holds what `StepPrices` adds."""
-        costs = self.models.compute.costs_from_sums(sums[..., :-1], batch_size)
+        costs = self._of_kernels(self._models.compute.costs_from_sums, sums[..., :-1], batch_size)
         costs[..., 0] += sums[..., -1]
         return costs
 
     def interval_from_sums(self, sums: FloatArray, batch_size: int) -> FloatArray:
         """Lower and upper bound (..., 2), moved by what `StepPrices` adds."""
-        return self.models.compute.interval_from_sums(sums[..., :-1], batch_size) + sums[..., -1:]
+        return self._of_kernels(self._models.compute.interval_from_sums, sums[..., :-1], batch_size) + sums[..., -1:]
+
+    def _of_kernels(self, predict: _FromSums, sums: FloatArray, batch_size: int) -> FloatArray:
+        if len(self._kernels) == 1:
+            return predict(sums, batch_size)
+        blocks = sums.reshape(*sums.shape[:-1], len(self._kernels), sums.shape[-1] // len(self._kernels))
+        costs = np.where(blocks[..., -1:] > 0, predict(blocks[..., :-1], batch_size), 0.0)
+        return np.asarray(costs.sum(axis=-2))
 
 
 class WholeStepModels:

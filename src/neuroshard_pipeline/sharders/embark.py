@@ -17,6 +17,7 @@ from neuroshard_pipeline.search.memory import OUTPUT_BYTES
 from neuroshard_pipeline.search.packing import check_room
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.sharders.base import require_column_wise
 from neuroshard_pipeline.sharders.embark_rows import EmbarkRows, Found, no_room
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT
 
@@ -61,6 +62,7 @@ class EmbarkSharder:
         """
         if problem.models.step is not None:
             return self._by_rows(problem)
+        require_column_wise(problem.task, self.name)
         check_room(problem.task, problem.memory)
         state, best, least, stale = problem.whole_tables, None, np.inf, 0
         while stale < _PATIENCE:

@@ -1,15 +1,21 @@
 """NeuroShard: the search of [Zha2023], and the same search followed by a local search."""
 
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
+from neuroshard_pipeline.errors import ConstraintError, DoesNotFitError
 from neuroshard_pipeline.search.beam import beam_search
 from neuroshard_pipeline.search.local_search import local_search
 from neuroshard_pipeline.search.params import LocalSearchParams, SearchParams
+from neuroshard_pipeline.search.placement import placed_state
 from neuroshard_pipeline.search.plan import Placement
+from neuroshard_pipeline.search.price import placement_cost_ms
 from neuroshard_pipeline.search.problem import Problem
-from neuroshard_pipeline.sharders.base import require_column_wise
+from neuroshard_pipeline.sharders.base import Sharder, require_column_wise
 from neuroshard_pipeline.sharders.variants import best_variant
 
 
@@ -26,10 +32,12 @@ class NeuroShard:
     Attributes:
         search: parameters of the beam search.
         local_search: parameters of the local search; None for `neuroshard`.
+        others: sharders from whose plans the local search may also start; no plan of theirs is predicted to be cheaper.
     """
 
     search: SearchParams
     local_search: LocalSearchParams | None = None
+    others: tuple[Sharder, ...] = ()
 
     @property
     def name(self) -> str:
@@ -44,9 +52,23 @@ class NeuroShard:
             ConstraintError: constraints forbid `column_wise` for a table, and the search can use no other type.
         """
         if self.local_search is not None and problem.models.step is not None:
-            return best_variant(problem, self.search, self.local_search, rng)
+            given = partial(_placements, self.others, rng=rng)
+            return best_variant(problem, self.search, self.local_search, rng, given=given)
         require_column_wise(problem.task, self.name)
         found = beam_search(problem, self.search)
-        if self.local_search is not None:
-            found = local_search(found[0], problem, self.local_search, rng)
-        return problem.placement(found[0].kinds, found[0].ranks)
+        if self.local_search is None:
+            return problem.placement(found[0].kinds, found[0].ranks)
+        given = [placed_state(*problem.kinds_of(each), problem) for each in _placements(self.others, problem, rng)]
+        start = min([found[0], *given], key=lambda state: state.cost)
+        found = [*local_search(start, problem, self.local_search, rng), *found, *given]
+        placements = [problem.placement(state.kinds, state.ranks) for state in found]
+        return min(placements, key=partial(placement_cost_ms, problem))
+
+
+def _placements(sharders: Sequence[Sharder], problem: Problem, rng: np.random.Generator) -> list[Placement]:
+    """The placements of all sharders that find one."""
+    found = []
+    for sharder in sharders:
+        with suppress(DoesNotFitError, ConstraintError):
+            found.append(sharder.shard(problem, rng))
+    return found

@@ -90,14 +90,16 @@ def make_sharder(name: str, settings: SharderSettings | None = None, policies: P
         return PolicySharder(policies.of(name), rivals.policy_rollouts)
     if name in GREEDY_WEIGHTS:
         return GreedySharder(name)
+    embark = EmbarkSharder(rivals.embark_network_slowdown, rivals.embark_replica_rows_per_sample)
+    cheap: tuple[Sharder, ...] = (*map(GreedySharder, GREEDY_WEIGHTS), embark)
     makers: dict[str, Callable[[], Sharder]] = {
         "random": RandomSharder,
         "torchrec": TorchRecSharder,
         "torchrec_fitted": lambda: TorchRecSharder("torchrec_fitted", is_fitted=True),
-        "embark": lambda: EmbarkSharder(rivals.embark_network_slowdown, rivals.embark_replica_rows_per_sample),
+        "embark": lambda: embark,
         "milp": lambda: MilpSharder(rivals.milp_time_limit_seconds, rivals.milp_gap),
         "neuroshard": lambda: NeuroShard(settings.search),
-        "neuroshard_plus": lambda: NeuroShard(settings.search, settings.local_search),
+        "neuroshard_plus": lambda: NeuroShard(settings.search, settings.local_search, cheap),
     }
     return makers[name]()
 

@@ -40,11 +40,13 @@ def best_variant(
     local: LocalSearchParams,
     rng: np.random.Generator,
     makers: Sequence[Maker] = MAKERS,
+    given: Callable[[Problem], Sequence[Placement]] = lambda _: (),
 ) -> Placement:
     """The placement of lowest predicted cost of the task and of its variants.
 
     If no maker returns a variant, it is that of `whole_step_placement`. A task that does not fit GPU memory has a
-    placement with tables in host memory instead, if it allows them.
+    placement with tables in host memory instead, if it allows them. `given` makes placements of a problem; the search
+    starts from the cheapest of them, too.
 
     Raises:
         DoesNotFitError: no placement was found that fits the memory of the ranks, neither of the task nor of a variant.
@@ -52,17 +54,20 @@ def best_variant(
     """
     found: list[Placement] = []
     refusal: DoesNotFitError | None = None
+
+    def solve(asked: Problem) -> Placement:
+        return whole_step_placement(asked, search, local, rng, given(asked))
+
     try:
-        found = [whole_step_placement(problem, search, local, rng)]
+        found = [solve(problem)]
     except DoesNotFitError as error:
         refusal = error
-        found = host_memory_placements(problem, lambda asked: whole_step_placement(asked, search, local, rng))
+        found = host_memory_placements(problem, solve)
         found = sorted(found, key=lambda placement: _priced_ms(problem, placement))[:1]
     for make in makers:
         for variant in make(problem.of(found[0]) if found else problem):
             with suppress(DoesNotFitError):
-                changed = Problem(variant, problem.models, problem.memory)
-                solved = replace(whole_step_placement(changed, search, local, rng), task=variant)
+                solved = replace(solve(Problem(variant, problem.models, problem.memory)), task=variant)
                 found = sorted([*found, solved], key=lambda placement: _priced_ms(problem, placement))[:1]
     if isinstance(refusal, TooLargeError) and not found:
         raise refusal

@@ -21,12 +21,12 @@ from neuroshard_pipeline.search.host_load import host_loads_ms
 from neuroshard_pipeline.search.local_search import local_search
 from neuroshard_pipeline.search.models import COST_UNITS_PER_MS
 from neuroshard_pipeline.search.params import LocalSearchParams, SearchParams
-from neuroshard_pipeline.search.placement import PlacedState
+from neuroshard_pipeline.search.placement import PlacedState, placed_state
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.presplit import presplit_states
 from neuroshard_pipeline.search.price import placement_cost_ms
 from neuroshard_pipeline.search.problem import Problem
-from neuroshard_pipeline.search.spread import Spread, column_problem, joined, spread_tables
+from neuroshard_pipeline.search.spread import Spread, column_part, column_problem, joined, spread_of, spread_tables
 from neuroshard_pipeline.search.spread_choice import Candidate, SpreadChoice, best_cut
 from neuroshard_pipeline.sharders.usable_types import usable_types
 from neuroshard_pipeline.tables.table import ShardingType
@@ -75,21 +75,47 @@ class _Start:
 
 
 def whole_step_placement(
-    problem: Problem, search: SearchParams, local: LocalSearchParams, rng: np.random.Generator
+    problem: Problem,
+    search: SearchParams,
+    local: LocalSearchParams,
+    rng: np.random.Generator,
+    given: Sequence[Placement] = (),
 ) -> Placement:
-    """The placement of lowest cost that the local search predicts, improved further except in large tasks.
+    """The placement of lowest predicted cost that the search finds; none of the placements `given` is cheaper.
 
-    That cost sums both halves of a step, without waits between them (`search.host_blocks` and `search.halves` improve
-    the placement further).
+    The local search minimises the sum of both halves of a step, without waits between them. Except in large tasks,
+    `search.host_blocks` and `search.halves` improve the placement further. The search starts from the cheapest of the
+    placements `given`, too.
 
     Raises:
         DoesNotFitError: no way to shard the tables was found that fits the memory of the ranks.
         ConstraintError: a table has no usable sharding type (`usable_types`).
     """
+    price = partial(placement_cost_ms, problem)
+    best_given = min(given, key=price, default=None)
+    found = _searched_placement(problem, search, local, rng, best_given)
+    if not _is_large(problem):
+        found = _improved_step(problem, found)
+    if best_given is not None and price(best_given) < price(found):
+        return best_given if _is_large(problem) else _improved_step(problem, best_given)
+    return found
+
+
+def _improved_step(problem: Problem, placement: Placement) -> Placement:
+    return balanced_halves(problem, improved_on_hosts(problem, placement, usable_types))
+
+
+def _searched_placement(
+    problem: Problem,
+    search: SearchParams,
+    local: LocalSearchParams,
+    rng: np.random.Generator,
+    given: Placement | None,
+) -> Placement:
     step = problem.models.step
     assert step is not None, "the caller has checked that the models price whole steps"
     choice = SpreadChoice(problem, step, usable_types)
-    starts = _starts(problem, choice, search)
+    starts = _starts(problem, choice, search, given)
     is_large = _is_large(problem)
     if not is_large:
         starts = _refined(problem, choice, starts, search)
@@ -102,8 +128,7 @@ def whole_step_placement(
         searched = _worth_improving(problem, searched)
     improved = [(start, _improved(start, states, local, rng)) for start, states in searched]
     best, states = _cheapest(problem, improved)
-    found = _placement(problem, best, states)
-    return found if is_large else balanced_halves(problem, improved_on_hosts(problem, found, usable_types))
+    return _placement(problem, best, states)
 
 
 def _improved(
@@ -155,8 +180,13 @@ def _refined(problem: Problem, choice: SpreadChoice, starts: list[_Start], searc
     return starts
 
 
-def _starts(problem: Problem, choice: SpreadChoice, search: SearchParams) -> list[_Start]:
-    """Starting points of the column search for the most promising sets of spread tables, the cheapest first."""
+def _starts(
+    problem: Problem, choice: SpreadChoice, search: SearchParams, given: Placement | None = None
+) -> list[_Start]:
+    """Starting points of the column search for the most promising sets of spread tables, the cheapest first.
+
+    The placement `given` is one of them.
+    """
     found: list[_Start] = []
     ranked = choice.candidates()
     limit_ms, most = ranked[0].estimate_ms * _MOST_ABOVE_BEST, _NUM_SETS_IF_LARGE if _is_large(problem) else _NUM_SETS
@@ -164,7 +194,13 @@ def _starts(problem: Problem, choice: SpreadChoice, search: SearchParams) -> lis
         with suppress(DoesNotFitError):
             found.append(_start(problem, candidate.types, search))
     if not found:
-        found = [_with_more_cuts(problem, dict(ranked[0].types), search)]
+        try:
+            found = [_with_more_cuts(problem, dict(ranked[0].types), search)]
+        except DoesNotFitError:
+            if given is None:
+                raise
+    if given is not None:
+        found.append(_start_at(problem, given))
     found.sort(key=lambda start: start.cost)
     split = [part for start in found[: 1 if _is_large(problem) else len(found)] for part in _presplit(start, search)]
     return sorted([*found, *split], key=lambda start: start.cost)
@@ -201,6 +237,17 @@ def _start(problem: Problem, types: Mapping[str, ShardingType], search: SearchPa
         cost_ms = placement_cost_ms(problem, joined(problem, None, spread))
         return _Start(spread, None, None, cost_ms * COST_UNITS_PER_MS)
     state = first_state(columns, search)
+    return _Start(spread, columns, state, state.cost)
+
+
+def _start_at(problem: Problem, placement: Placement) -> _Start:
+    """The starting point at a placement."""
+    spread = spread_of(placement)
+    columns = column_problem(problem, spread)
+    if columns is None:
+        return _Start(spread, None, None, placement_cost_ms(problem, placement) * COST_UNITS_PER_MS)
+    kinds, ranks = columns.kinds_of(column_part(placement))
+    state = placed_state(kinds, ranks.tolist(), columns)
     return _Start(spread, columns, state, state.cost)
 
 
