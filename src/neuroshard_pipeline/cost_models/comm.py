@@ -154,9 +154,7 @@ class CommCostModel:
         skew = np.zeros_like(dims) if start_skew_ms is None else np.asarray(start_skew_ms, dtype=np.float64)
         _require_valid(dims, skew, batch_size)
         network = self.networks[direction]
-        work, context = comm_features(dims, skew, batch_size, direction, ranks_per_host_of(self.provenance))
-        if ranks is not None:
-            work, context = (np.take_along_axis(values, ranks[..., None], axis=-2) for values in (work, context))
+        work, context = comm_features(dims, skew, batch_size, direction, ranks_per_host_of(self.provenance), ranks)
         if dims.shape[-1] == 1:
             return np.zeros((network.members, *work.shape[:-1])), context
         scaled_work = network.normalisation.work(work).reshape(-1, work.shape[-1])

@@ -3,12 +3,12 @@
 Shapes: W ranks of a collective, `...` any number of collectives, H hosts, P work terms, F context features.
 """
 
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from neuroshard_pipeline.arrays import FloatArray
+from neuroshard_pipeline.arrays import FloatArray, IntArray
 
 #: The two all-to-alls of an iteration. The cost model has a neural network for each.
 COMM_DIRECTIONS: tuple[str, str] = ("forward", "backward")
@@ -63,6 +63,7 @@ def comm_features(
     batch_size: ArrayLike,
     direction: str,
     ranks_per_host: int | None = None,
+    ranks: IntArray | None = None,
 ) -> tuple[FloatArray, FloatArray]:
     """Features of every rank: its own volumes, and sums and maxima over ranks.
 
@@ -76,31 +77,55 @@ def comm_features(
         direction: one of `COMM_DIRECTIONS`. In the forward direction, a rank sends the pooled rows of its own shards
             for the samples of all other ranks; in the backward direction, it receives their gradients.
         ranks_per_host: number of consecutive ranks that share a host; None if all ranks are on one host.
+        ranks: (..., K) ranks whose features are wanted; None for all ranks.
 
     Returns:
-        Work (..., W, P) and context (..., W, F), before normalisation.
+        Work (..., K, P) and context (..., K, F), before normalisation; K is W for all ranks.
     """
     dims = np.asarray(dim_sums, dtype=np.float64)
     skew = np.asarray(start_skew_ms, dtype=np.float64)
     world = dims.shape[-1]
-    batch = np.broadcast_to(np.asarray(batch_size, dtype=np.float64)[..., None], dims.shape)
+    batch = np.asarray(batch_size, dtype=np.float64)[..., None]
     unit = batch / world * _BYTES_PER_NUMBER / _MIB  # MiB per column and receiving rank
-    out, into = dims * unit * (world - 1), (_over_ranks(np.sum, dims) - dims) * unit
+    out, into = dims * unit * (world - 1), (_sum(dims) - dims) * unit
     send, receive = (out, into) if direction == "forward" else (into, out)
-    remote = _across_hosts(dims, skew, unit, direction, ranks_per_host)
-    return _comm_work(send, receive, skew, remote), _comm_context(send, receive, skew, batch, remote)
+    wait = skew.max(axis=-1, keepdims=True) - skew
+    of_all = {"largest_send": send.max(axis=-1, keepdims=True), "largest_receive": receive.max(axis=-1, keepdims=True)}
+    of_all |= {"total": _sum(send), "mean_wait": _sum(wait) / world, "batch": batch}
+    own = {"send": send, "receive": receive, "wait": wait, "late": skew - skew.min(axis=-1, keepdims=True)}
+    own |= _across_hosts(dims, skew, unit, direction, ranks_per_host)
+    if ranks is not None:
+        own = {name: np.take_along_axis(values, ranks, axis=-1) for name, values in own.items()}
+    shape = own["send"].shape
+    values = own | of_all
+    return _stacked(_comm_work(values, world), COMM_WORK_TERMS, shape), _stacked(
+        _comm_context(values, world), COMM_CONTEXT_FEATURES, shape
+    )
+
+
+def _sum(values: FloatArray) -> FloatArray:
+    """(..., 1) sum over ranks. Values are sorted first, so that their order does not matter."""
+    return np.asarray(np.sort(values, axis=-1).sum(axis=-1, keepdims=True))
+
+
+def _stacked(features: Mapping[str, FloatArray | float], names: Iterable[str], shape: tuple[int, ...]) -> FloatArray:
+    """(..., K, number of names) the features in the order of `names`, each (..., K) or (..., 1), or one for all."""
+    found = np.empty((*shape, len(features)))
+    for number, name in enumerate(names):
+        found[..., number] = features[name]
+    return found
 
 
 def _across_hosts(
     dims: FloatArray, skew: FloatArray, unit: FloatArray, direction: str, ranks_per_host: int | None
 ) -> dict[str, FloatArray]:
-    """`REMOTE_TERMS` of every rank, and `wait`, the ms until the last rank on another host enters: each (..., W).
+    """`REMOTE_TERMS` of every rank, and `remote_wait`, ms until the last rank on another host enters: each (..., W).
 
     Arguments are those of `comm_features`; `unit` is the MiB per column and receiving rank.
     """
     world = dims.shape[-1]
     if ranks_per_host is None or world <= ranks_per_host:
-        return {name: np.zeros_like(dims) for name in (*REMOTE_TERMS, "wait")}
+        return {name: np.zeros_like(dims) for name in (*REMOTE_TERMS, "remote_wait")}
     first = np.arange(0, world, ranks_per_host)
     host = np.arange(world) // ranks_per_host
     peers = np.broadcast_to(float(world) - np.diff(first, append=world)[host], dims.shape)
@@ -117,7 +142,7 @@ def _across_hosts(
         "remote_send_bytes": send,
         "remote_receive_bytes": receive,
         "remote_port_bytes": np.maximum(port, elsewhere(port)),
-        "wait": np.maximum(elsewhere(skew) - skew, 0.0),
+        "remote_wait": np.maximum(elsewhere(skew) - skew, 0.0),
     }
 
 
@@ -129,46 +154,35 @@ def _largest_of_others(values: FloatArray) -> FloatArray:
     return np.maximum(before, after)
 
 
-def _comm_work(send: FloatArray, receive: FloatArray, skew: FloatArray, remote: dict[str, FloatArray]) -> FloatArray:
-    """(..., W, P) in the order of `COMM_WORK_TERMS`."""
-    terms = {
-        **remote,
-        "wait": skew.max(axis=-1, keepdims=True) - skew,
-        "collective": np.ones_like(send),
-        "peers": np.full_like(send, send.shape[-1] - 1.0),
-        "send_bytes": send,
-        "receive_bytes": receive,
-        "largest_send_bytes": _over_ranks(np.max, send),
-        "largest_receive_bytes": _over_ranks(np.max, receive),
-        "total_bytes": _over_ranks(np.sum, send),
+def _comm_work(values: Mapping[str, FloatArray], world: int) -> dict[str, FloatArray | float]:
+    """The terms of `COMM_WORK_TERMS`, from volumes and times by name."""
+    return {
+        "wait": values["wait"],
+        "collective": 1.0,
+        "peers": world - 1.0,
+        "send_bytes": values["send"],
+        "receive_bytes": values["receive"],
+        "largest_send_bytes": values["largest_send"],
+        "largest_receive_bytes": values["largest_receive"],
+        "total_bytes": values["total"],
+        **{name: values[name] for name in REMOTE_TERMS},
     }
-    return np.stack([terms[name] for name in COMM_WORK_TERMS], axis=-1)
 
 
-def _comm_context(
-    send: FloatArray, receive: FloatArray, skew: FloatArray, batch: FloatArray, remote: dict[str, FloatArray]
-) -> FloatArray:
-    """(..., W, F) in the order of `COMM_CONTEXT_FEATURES`."""
-    wait = skew.max(axis=-1, keepdims=True) - skew
-    late = skew - skew.min(axis=-1, keepdims=True)
-    features = {
-        "log_world_size": np.full_like(send, np.log(send.shape[-1])),
-        "log_batch": np.log(batch),
-        "log_remote_peers": np.log(1.0 + remote["remote_peers"]),
-        "log_remote_port": np.log(remote["remote_port_bytes"] + _FLOOR_MIB),
-        "log_remote_wait": np.log(remote["wait"] + _FLOOR_MS),
-        "log_send": np.log(send + _FLOOR_MIB),
-        "log_receive": np.log(receive + _FLOOR_MIB),
-        "log_largest_send": np.log(_over_ranks(np.max, send) + _FLOOR_MIB),
-        "log_total": np.log(_over_ranks(np.sum, send) + _FLOOR_MIB),
-        "log_wait": np.log(wait + _FLOOR_MS),
-        "log_late": np.log(late + _FLOOR_MS),
-        "log_mean_wait": np.log(_over_ranks(np.mean, wait) + _FLOOR_MS),
-        "wait_per_spread": wait / (wait + late + _FLOOR_MS),
+def _comm_context(values: Mapping[str, FloatArray], world: int) -> dict[str, FloatArray | float]:
+    """The features of `COMM_CONTEXT_FEATURES`, from volumes and times by name."""
+    return {
+        "log_world_size": float(np.log(world)),
+        "log_batch": np.log(values["batch"]),
+        "log_remote_peers": np.log(1.0 + values["remote_peers"]),
+        "log_remote_port": np.log(values["remote_port_bytes"] + _FLOOR_MIB),
+        "log_remote_wait": np.log(values["remote_wait"] + _FLOOR_MS),
+        "log_send": np.log(values["send"] + _FLOOR_MIB),
+        "log_receive": np.log(values["receive"] + _FLOOR_MIB),
+        "log_largest_send": np.log(values["largest_send"] + _FLOOR_MIB),
+        "log_total": np.log(values["total"] + _FLOOR_MIB),
+        "log_wait": np.log(values["wait"] + _FLOOR_MS),
+        "log_late": np.log(values["late"] + _FLOOR_MS),
+        "log_mean_wait": np.log(values["mean_wait"] + _FLOOR_MS),
+        "wait_per_spread": values["wait"] / (values["wait"] + values["late"] + _FLOOR_MS),
     }
-    return np.stack([features[name] for name in COMM_CONTEXT_FEATURES], axis=-1)
-
-
-def _over_ranks(reduce: Any, values: FloatArray) -> FloatArray:
-    """`reduce` over ranks, repeated for every rank. Values are sorted first, so that their order does not matter."""
-    return np.broadcast_to(reduce(np.sort(values, axis=-1), axis=-1, keepdims=True), values.shape)

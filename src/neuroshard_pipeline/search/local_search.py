@@ -27,7 +27,7 @@ from neuroshard_pipeline.search.moves import (
 )
 from neuroshard_pipeline.search.params import LocalSearchParams
 from neuroshard_pipeline.search.placement import PlacedState
-from neuroshard_pipeline.search.price import cheapest_plan, communication_ms
+from neuroshard_pipeline.search.price import cheapest_plans, communication_ms
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.progress import with_progress
 
@@ -40,9 +40,6 @@ _POWER = 4.0
 #: lower the cost.
 _LEAST_SOURCES, _SOURCES_SHARE = 2, 1 / 16
 _LEAST_TARGETS, _TARGETS_SHARE = 4, 1 / 8
-
-#: Number of slowest ranks whose costs rule out most moves before the costs of all ranks are predicted.
-_DECISIVE = 14
 
 #: Largest number of moves of each type that a round considers (see `moves.propose`).
 MAX_MOVES = 1500
@@ -103,9 +100,12 @@ def potential_gain(load: FloatArray, moves: Moves, loads: Loads, price: float) -
 
 
 def cheapest_set(
-    layout: Layout, moves: Moves, loads: Loads, sets: list[IntArray], problem: Problem
+    layout: Layout, moves: Moves, loads: Loads, sets: list[IntArray], problem: Problem, limit: float = np.inf
 ) -> tuple[int, float]:
-    """Index of the best of `sets` (each holds indices of moves), and the embedding cost after its moves, in 1e-9 ms."""
+    """Index of the best of `sets` (each holds indices of moves), and the embedding cost after its moves, in 1e-9 ms.
+
+    The index is -1 if the moves of no set make the cost lower than `limit`.
+    """
     compute_ms = np.repeat(layout.compute_ms[None], len(sets), axis=0)  # (P, W)
     dims = np.repeat(layout.dims[None], len(sets), axis=0)
     plan = np.repeat(np.arange(len(sets)), [len(members) for members in sets])
@@ -116,10 +116,10 @@ def cheapest_set(
     shared_ms = problem.added_to_all_ms(layout.kinds) + np.bincount(
         plan, shared_ms_added(layout, moves, problem)[move], len(sets)
     )
-    slowest = np.argsort(-layout.rank_ms, kind="stable")[:_DECISIVE]
-    touched = [[moves.source[members[0]], moves.target[members[0]]] for members in sets]
-    decisive = np.concatenate([np.repeat(slowest[None], len(sets), axis=0), touched], axis=1)
-    return cheapest_plan(problem.models, compute_ms, dims, shared_ms, problem.task.batch_size, decisive)
+    only, limits = np.zeros(len(sets), dtype=np.int64), np.array([limit])
+    batch_size = problem.task.batch_size
+    best, costs = cheapest_plans(problem.models, compute_ms, dims, shared_ms, batch_size, only, limits)
+    return int(best[0]), float(costs[0])
 
 
 def _improved(layout: Layout, problem: Problem, params: LocalSearchParams, rng: np.random.Generator) -> Layout | None:
@@ -134,8 +134,8 @@ def _improved(layout: Layout, problem: Problem, params: LocalSearchParams, rng: 
     gain = potential_gain(load, moves, loads, price)
     chosen = np.argsort(gain, kind="stable")[: params.moves_per_round]
     sets = _sets_to_try(moves, chosen, problem.unit[layout.kinds] if problem.limits_shards else None)
-    best, cost = cheapest_set(layout, moves, loads, sets, problem)
-    if cost >= layout.cost:
+    best, _ = cheapest_set(layout, moves, loads, sets, problem, layout.cost)
+    if best < 0:
         return None
     better = apply_moves(layout, moves.take(sets[best]), problem)
     return better if better.cost < layout.cost else None

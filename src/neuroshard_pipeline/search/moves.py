@@ -6,6 +6,7 @@ Shapes: N shards of a layout, P moves, W ranks, Y kinds, H numbers that describe
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 
 import numpy as np
 
@@ -30,7 +31,7 @@ _MAX_PAIRS = 2**22
 
 @dataclass(frozen=True)
 class Layout:
-    """Shards placed on ranks, with the totals of every rank.
+    """Shards placed on ranks, with the totals of every rank. Costs are predicted when they are first asked for.
 
     Attributes:
         kinds: (N,) kind of every shard (see `problem`).
@@ -38,9 +39,7 @@ class Layout:
         sums: (W, H) sum of the shard embeddings of every rank.
         dims: (W,) 4-byte words per sample that the shards of every rank send (see `Problem.dims`).
         free: (W,) bytes that further shards may use on every rank.
-        compute_ms: (W,) predicted compute cost, including `Problem.background_ms`.
-        rank_ms: (W,) compute and communication cost, without costs that are equal on all ranks.
-        cost: predicted embedding cost in units of 1e-9 ms.
+        problem: the problem, which defines the kinds.
     """
 
     kinds: IntArray
@@ -48,9 +47,21 @@ class Layout:
     sums: FloatArray
     dims: IntArray
     free: IntArray
-    compute_ms: FloatArray
-    rank_ms: FloatArray
-    cost: float
+    problem: Problem
+
+    @cached_property
+    def compute_ms(self) -> FloatArray:
+        """(W,) predicted compute cost, including `Problem.background_ms`."""
+        costs_ms = compute_ms_of_sums(self.problem.models, self.sums, self.dims, self.problem.task.batch_size)
+        return np.asarray(costs_ms.sum(axis=-1) + self.problem.background_ms)
+
+    @cached_property
+    def cost(self) -> float:
+        """Predicted embedding cost in units of 1e-9 ms."""
+        problem, compute_ms = self.problem, self.compute_ms
+        forward_ms, backward_ms = communication_ms(problem.models, compute_ms, self.dims, problem.task.batch_size)
+        slowest_ms = (compute_ms + forward_ms + backward_ms).max()
+        return float(quantised(slowest_ms) + quantised(problem.added_to_all_ms(self.kinds)))
 
 
 @dataclass(frozen=True)
@@ -91,18 +102,12 @@ class Loads:
 
 def layout_of(kinds: IntArray, ranks: IntArray, problem: Problem) -> Layout:
     """The layout of shards of `kinds` on `ranks`."""
-    world_size, batch_size = problem.task.world_size, problem.task.batch_size
-    sums = np.zeros((world_size, problem.embedding.shape[1]))
-    dims = np.zeros(world_size, dtype=np.int64)
-    free = problem.limits.copy()
+    sums, free = np.zeros((problem.task.world_size, problem.embedding.shape[1])), problem.limits.copy()
+    dims = np.zeros(problem.task.world_size, dtype=np.int64)
     np.add.at(sums, ranks, problem.embedding[kinds])
     np.add.at(dims, ranks, problem.dims[kinds])
     np.subtract.at(free, ranks, problem.bytes[kinds])
-    compute_ms = compute_ms_of_sums(problem.models, sums, dims, batch_size).sum(axis=-1) + problem.background_ms
-    forward_ms, backward_ms = communication_ms(problem.models, compute_ms, dims, batch_size)
-    rank_ms = compute_ms + forward_ms + backward_ms
-    cost = quantised(rank_ms.max()) + quantised(problem.added_to_all_ms(kinds))
-    return Layout(kinds, ranks, sums, dims, free, compute_ms, rank_ms, float(cost))
+    return Layout(kinds, ranks, sums, dims, free, problem)
 
 
 def apply_moves(layout: Layout, moves: Moves, problem: Problem) -> Layout:
@@ -193,13 +198,9 @@ def _after(totals: np.ndarray, of_kind: np.ndarray, layout: Layout, moves: Moves
     """(P, 2, ...) totals of source and target after each move, from (W, ...) totals and what each kind adds to them."""
     shard_kinds = np.append(layout.kinds, NONE)
     leaving, other = shard_kinds[moves.shard], shard_kinds[moves.other]
-    after = np.stack(
-        [
-            totals[moves.source] - of_kind[leaving] + of_kind[moves.to_source],
-            totals[moves.target] - of_kind[other] + of_kind[moves.to_target],
-        ],
-        axis=1,
-    )
+    at_source = totals[moves.source] - of_kind[leaving] + of_kind[moves.to_source]
+    at_target = totals[moves.target] - of_kind[other] + of_kind[moves.to_target]
+    after = np.stack([at_source, at_target], axis=1)
     # A merge within a rank changes one rank only; both columns then hold the total after the whole change.
     within = moves.source == moves.target
     after[within] = (after[within].sum(axis=1) - totals[moves.source[within]])[:, None]

@@ -22,11 +22,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuroshard_pipeline.arrays import IntArray
-from neuroshard_pipeline.search.models import COST_UNITS_PER_MS, quantised
+from neuroshard_pipeline.search.models import COST_UNITS_PER_MS
 from neuroshard_pipeline.search.moves import layout_of
 from neuroshard_pipeline.search.packing import pack_by_size
 from neuroshard_pipeline.search.params import SearchParams
-from neuroshard_pipeline.search.price import embedding_cost_ms
+from neuroshard_pipeline.search.price import cheapest_plans
 from neuroshard_pipeline.search.problem import Problem
 
 
@@ -81,14 +81,15 @@ def _best_of_runs(sequences: IntArray, problem: Problem, caps: IntArray) -> list
     best: list[PlacedState | None] = [None] * len(sequences)
     runs, rows = run_greedily(sequences, problem, caps)
     if len(rows):
-        compute_ms = runs.cost[rows] / COST_UNITS_PER_MS
-        dims = runs.dims[rows]
-        cost = quantised(embedding_cost_ms(problem.models, compute_ms, dims, problem.task.batch_size))
-        cost += quantised(problem.added_to_all_ms(sequences))[runs.state[rows]]
-        order = np.lexsort((runs.low[rows], cost, runs.state[rows]))
-        states, first = np.unique(runs.state[rows[order]], return_index=True)
-        for state, run in zip(states.tolist(), order[first].tolist(), strict=True):
-            best[state] = PlacedState(sequences[state], runs.choices[rows[run]], float(cost[run]))
+        of, order = runs.state[rows], np.argsort(runs.low[rows], kind="stable")  # ties: the smallest cap
+        rows, of = rows[order], of[order]
+        compute_ms, added_ms = runs.cost[rows] / COST_UNITS_PER_MS, problem.added_to_all_ms(sequences)[of]
+        anything = np.full(len(sequences), np.inf)
+        found, costs = cheapest_plans(
+            problem.models, compute_ms, runs.dims[rows], added_ms, problem.task.batch_size, of, anything
+        )
+        for state in np.flatnonzero(found >= 0).tolist():
+            best[state] = PlacedState(sequences[state], runs.choices[rows[found[state]]], float(costs[state]))
     return best
 
 

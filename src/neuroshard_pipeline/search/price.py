@@ -19,9 +19,6 @@ from neuroshard_pipeline.search.problem import Problem
 #: Largest number of ranks, summed over plans, in one call of the communication model: its features take up to 300 MB.
 _RANKS_AT_ONCE = 2**18
 
-#: The cost of all ranks is predicted at once if they are fewer than this multiple of the decisive ranks.
-_FEW_RANKS = 4
-
 
 def start_skew_ms(compute_ms: ArrayLike, backward_comm_ms: ArrayLike) -> FloatArray:
     """Delay (..., W) of each rank behind the first rank that enters the forward collective [Zha2023] §3.3.
@@ -57,18 +54,20 @@ def embedding_cost_ms(models: Models, compute_ms: FloatArray, dim_sums: NDArray,
     return np.concatenate(costs)
 
 
-def cheapest_plan(
+def cheapest_plans(
     models: Models,
     compute_ms: FloatArray,
     dim_sums: NDArray,
     added_ms: FloatArray,
     batch_size: int,
-    decisive: IntArray,
-) -> tuple[int, float]:
-    """Index of the cheapest of some plans (ties: the first one), and its cost in units of 1e-9 ms.
+    group: IntArray,
+    limits: FloatArray,
+) -> tuple[IntArray, FloatArray]:
+    """The cheapest plan of each of G groups of plans (ties: the first one), and its cost in units of 1e-9 ms.
 
-    A plan costs at least as much as any of its ranks. The costs of a few ranks therefore rule out most plans. Only for
-    the remaining plans is the forward all-to-all of all ranks predicted. The result is exact.
+    A plan costs at least as much as any of its ranks. The cost of the rank that is ready last, which is mostly the most
+    expensive one, therefore rules out most plans. All ranks of the remaining plans are priced, the cheapest by this
+    bound first, until no plan of a group can be cheaper than the best one. The result is exact.
 
     Args:
         models: cost models.
@@ -76,25 +75,40 @@ def cheapest_plan(
         dim_sums: (P, W) dimension sums.
         added_ms: (P,) ms that are added to the cost of every rank of a plan.
         batch_size: global batch size.
-        decisive: (P, K) ranks of each plan that are likely to be its slowest; the result does not depend on the choice.
+        group: (P,) group of every plan.
+        limits: (G,) only plans that cost less than this are looked for, in units of 1e-9 ms.
+
+    Returns:
+        (G,) indices of plans, -1 if no plan costs less than the limit; and (G,) costs, then the limit.
     """
-    added = quantised(added_ms)
-    if decisive.shape[-1] * _FEW_RANKS > compute_ms.shape[-1] or not isinstance(models.comm, CommCostModel):
-        costs = quantised(embedding_cost_ms(models, compute_ms, dim_sums, batch_size)) + added
-        return int(costs.argmin()), float(costs.min())
-    backward_ms = models.comm.backward_ms(dim_sums, batch_size)
-    skew_ms, own_ms = start_skew_ms(compute_ms, backward_ms), compute_ms + backward_ms
-    forward_ms = models.comm.forward_ms(dim_sums, skew_ms, batch_size, decisive)
-    floor = quantised((np.take_along_axis(own_ms, decisive, axis=-1) + forward_ms).max(axis=-1)) + added
-    best, best_cost = -1, np.inf
-    for plan in np.argsort(floor, kind="stable").tolist():
-        if floor[plan] > best_cost:
-            break
-        forward_ms = models.comm.forward_ms(dim_sums[plan], skew_ms[plan], batch_size)
-        cost = float(quantised((own_ms[plan] + forward_ms).max()) + added[plan])
-        if cost < best_cost or (cost == best_cost and plan < best):
-            best, best_cost = plan, cost
-    return best, best_cost
+    added, own_ms, skew_ms, floor = quantised(added_ms), np.empty(compute_ms.shape), np.empty(compute_ms.shape), []
+    some = max(1, _RANKS_AT_ONCE // compute_ms.shape[-1])
+    for start in range(0, len(added), some):
+        part = slice(start, start + some)
+        backward_ms = models.comm.backward_ms(dim_sums[part], batch_size)
+        own_ms[part], skew_ms[part] = compute_ms[part] + backward_ms, start_skew_ms(compute_ms[part], backward_ms)
+        floor.append(_last_rank_ms(models, own_ms[part], dim_sums[part], skew_ms[part], batch_size))
+    least = quantised(np.concatenate(floor)) + added - 1.0  # one unit, because rounding differs with the number of rows
+    best, costs, open_plans = np.full(len(limits), -1), limits.astype(np.float64), np.argsort(least, kind="stable")
+    while len(open_plans := open_plans[least[open_plans] <= costs[group[open_plans]]]):
+        first = np.unique(group[open_plans], return_index=True)[1][:some]
+        tried, open_plans = open_plans[first], np.delete(open_plans, first)
+        forward_ms = models.comm.forward_ms(dim_sums[tried], skew_ms[tried], batch_size)
+        found, of = quantised((own_ms[tried] + forward_ms).max(axis=-1)) + added[tried], group[tried]
+        better = (found < costs[of]) | ((found == costs[of]) & (tried < best[of]))
+        best[of[better]], costs[of[better]] = tried[better], found[better]
+    return best, costs
+
+
+def _last_rank_ms(
+    models: Models, own_ms: FloatArray, dim_sums: NDArray, skew_ms: FloatArray, batch_size: int
+) -> FloatArray:
+    """(P,) cost of the rank of each plan that is ready last; without the forward all-to-all for models of other types."""
+    last = own_ms.argmax(axis=-1)[:, None]
+    cost_ms = np.take_along_axis(own_ms, last, axis=-1)[:, 0]
+    if not isinstance(models.comm, CommCostModel):
+        return cost_ms
+    return np.asarray(cost_ms + models.comm.forward_ms(dim_sums, skew_ms, batch_size, last)[:, 0])
 
 
 def compute_ms_of_sums(models: Models, sums: FloatArray, dim_sums: NDArray, batch_size: int) -> FloatArray:
