@@ -37,5 +37,5 @@ def host_loads_ms(problem: Problem, step: StepCostModel, shards: Sequence[Shard]
     smaller, larger = (
         sum(step.reductions.predict_ms(name, times * sizes, world, local) for name in _REDUCTIONS) for times in (1, 2)
     )
-    own_ms = step_prices(step, task).own_ms(shards)
+    own_ms = (problem.step_prices or step_prices(step, task)).own_ms(shards)
     return np.asarray(np.maximum(lookups - nothing, 0.0) + own_ms + (larger - smaller))

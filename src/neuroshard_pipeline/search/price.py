@@ -103,7 +103,7 @@ def cheapest_plans(
 def _last_rank_ms(
     models: Models, own_ms: FloatArray, dim_sums: NDArray, skew_ms: FloatArray, batch_size: int
 ) -> FloatArray:
-    """(P,) cost of the rank of each plan that is ready last; without the forward all-to-all for models of other types."""
+    """(P,) cost of the rank of each plan that is ready last; for other models, without its forward all-to-all."""
     last = own_ms.argmax(axis=-1)[:, None]
     cost_ms = np.take_along_axis(own_ms, last, axis=-1)[:, 0]
     if not isinstance(models.comm, CommCostModel):

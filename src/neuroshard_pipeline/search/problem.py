@@ -20,7 +20,7 @@ from neuroshard_pipeline.search.models import Models, quantised
 from neuroshard_pipeline.search.parts import outputs_per_sample
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.room import PLAN_BYTES_PER_RANK, PLAN_BYTES_PER_TABLE, require_room
-from neuroshard_pipeline.search.step_prices import StepPrices, WholeStepModels
+from neuroshard_pipeline.search.step_prices import StepPrices, WholeStepModels, step_prices
 from neuroshard_pipeline.search.units import UNLIMITED, allowed_ranks, units_of
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, whole
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -63,6 +63,7 @@ class Problem:
         memory: MemoryModel,
         background_ms: FloatArray | None = None,
         prices: StepPrices | None = None,
+        embedded: dict[tuple[str, int], FloatArray] | None = None,
     ) -> None:
         require_room(task, "a plan", PLAN_BYTES_PER_RANK, PLAN_BYTES_PER_TABLE * len(task.tables))
         self.task = task
@@ -86,7 +87,8 @@ class Problem:
         self._embedding: FloatArray = np.empty((0, 0))
         self._shared_ms: FloatArray = np.empty(0)
         self._number: dict[tuple[int, int], int] = {}
-        self._embedded: dict[tuple[str, int], FloatArray] = {}  # by table name and width
+        self._embedded = {} if embedded is None else embedded  # by table name and width
+        self._embedded_columns: dict[tuple[str, int], FloatArray] = {}
         self.whole_tables = self.numbers((index, unit.width) for index, unit in enumerate(self.units))
 
     def of(self, placement: Placement) -> "Problem":
@@ -94,6 +96,15 @@ class Problem:
         if placement.task is None or placement.task is self.task:
             return self
         return Problem(placement.task, self.models, self.memory)
+
+    @cached_property
+    def step_prices(self) -> StepPrices | None:
+        """Prices of a step of the task; None if the models price no steps."""
+        return None if self.models.step is None else step_prices(self.models.step, self.task)
+
+    def of_columns(self, task: ShardingTask, memory: MemoryModel, background_ms: FloatArray) -> "Problem":
+        """The problem of some tables of the task, which are column-wise; all these problems share shard embeddings."""
+        return Problem(task, self.models, memory, background_ms, self.step_prices, self._embedded_columns)
 
     @property
     def shared_ms(self) -> FloatArray:

@@ -22,7 +22,6 @@ from neuroshard_pipeline.search.parts import Parts, step_parts
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.price import predicted_cost
 from neuroshard_pipeline.search.problem import Problem
-from neuroshard_pipeline.search.step_prices import step_prices
 from neuroshard_pipeline.tables.constraints import Constraints
 from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, ShardingType, Table, whole
@@ -160,12 +159,11 @@ def column_problem(problem: Problem, spread: Spread) -> Problem | None:
     Raises:
         DoesNotFitError: the spread tables leave a rank without memory.
     """
-    task, models = problem.task, problem.models
+    task, models, prices = problem.task, problem.models, problem.step_prices
     tables = [table for table in task.tables if table.name not in spread.types]
-    prices = None if models.step is None else step_prices(models.step, task)
     group_ms = 0.0 if prices is None else prices.groups_ms([whole(table) for table in tables], spread.shards)
     if not spread.types:
-        return Problem(task, models, problem.memory, np.full(task.world_size, group_ms), prices)
+        return problem.of_columns(task, problem.memory, np.full(task.world_size, group_ms))
     if not tables:
         return None
     left = problem.limits - problem.memory.bytes_of_ranks(spread.shards, spread.ranks, task)
@@ -178,7 +176,7 @@ def column_problem(problem: Problem, spread: Spread) -> Problem | None:
         constraints=_constraints_of({table.name for table in tables}, task.constraints),
     )
     memory = problem.memory.model_copy(update={"reserve_fraction": 0.0})
-    return Problem(rest, models, memory, _background_ms(task, models, spread) + group_ms, prices)
+    return problem.of_columns(rest, memory, _background_ms(task, models, spread) + group_ms)
 
 
 def joined(problem: Problem, found: Placement | None, spread: Spread) -> Placement:

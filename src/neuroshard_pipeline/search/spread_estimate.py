@@ -48,7 +48,7 @@ class SpreadEstimate:
 
     def __init__(self, problem: Problem, step: StepCostModel, tables: Sequence[Table]) -> None:
         self._task, self._models, self._step = problem.task, problem.models, step
-        self._prices = step_prices(step, problem.task)
+        self._prices = problem.step_prices or step_prices(step, problem.task)
         self._add_columns(tables)
         self._add_replicas(tables)
         self._rows = {kind: self._row_sums(tables, kind) for kind in ("row_wise", "table_row_wise")}

@@ -10,7 +10,7 @@ Shapes: S shards, H numbers that describe a shard's cost (shard embedding), Q qu
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -47,10 +47,18 @@ class StepPrices:
     task: ShardingTask
     per_unit: FloatArray
     sync_ms_per_byte: float = 0.0
+    _work: dict[tuple[object, ...], tuple[FloatArray, FloatArray]] = field(default_factory=dict, init=False, repr=False)
 
     def own_ms(self, shards: Iterable[Shard]) -> FloatArray:
         """(S,) ms that each shard adds to its rank."""
-        return np.array([shard_work(shard, self.task)[0] @ self.per_unit + self._sync_ms(shard) for shard in shards])
+        return np.array([self._work_of(shard)[0] @ self.per_unit + self._sync_ms(shard) for shard in shards])
+
+    def _work_of(self, shard: Shard) -> tuple[FloatArray, FloatArray]:
+        """`step_work.shard_work`, computed once for equal shards of a table."""
+        key = shard.table.name, shard.embedding_dim, shard.num_rows, shard.sharding_type
+        if key not in self._work:
+            self._work[key] = shard_work(shard, self.task)
+        return self._work[key]
 
     def _sync_ms(self, shard: Shard) -> float:
         return self.sync_ms_per_byte * synced_bytes(shard, self.task)
@@ -64,7 +72,7 @@ class StepPrices:
         return self._returned(whole_tables) * float(self.per_unit[_JOINED])
 
     def _returned(self, whole_tables: Sequence[Shard]) -> float:
-        return float(sum(shard_work(shard, self.task)[1][_RETURNED] for shard in whole_tables))
+        return float(sum(self._work_of(shard)[1][_RETURNED] for shard in whole_tables))
 
     def joined_ms(self, shards: Sequence[Shard]) -> float:
         """Time in ms that every rank needs to join the outputs of modules whose tables have several sharding types."""
@@ -77,7 +85,7 @@ class StepPrices:
 
     def shared_ms(self, shards: Iterable[Shard]) -> float:
         """Ms that the shards together add to every rank."""
-        return float(sum(shard_work(shard, self.task)[1] @ self.per_unit for shard in shards))
+        return float(sum(self._work_of(shard)[1] @ self.per_unit for shard in shards))
 
 
 def step_prices(step: StepCostModel, task: ShardingTask) -> StepPrices:

@@ -31,6 +31,7 @@ def lookup_batch_size(shard: Shard, batch_size: int, world_size: int) -> int:
     return max(1, -(-batch_size // world_size)) if shard.sharding_type == "data_parallel" else batch_size
 
 
+@lru_cache(maxsize=2**14)
 def lookup_shard(shard: Shard, batch_size: int, world_size: int) -> Shard:
     """A column-wise shard of a stand-in table, with the lookups of `shard`.
 
