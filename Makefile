@@ -168,7 +168,7 @@ $(VENV)/.test: constraints.txt pyproject.toml | $(VENV)/.created
 	@touch $(VENV)/.run $(VENV)/.docs $@
 
 clean:
-	find $(foreach layer,$(LAYERS),$(wildcard data/$(layer) data/*/$(layer))) -mindepth 1 -not -name .gitkeep -delete
+	@$(PYTHON) scripts/clean.py $(foreach layer,$(LAYERS),$(wildcard data/$(layer) data/*/$(layer)))
 
 # Trains the cost models that the package ships for the modelled GPUs (conf/a100, conf/h100, conf/h200).
 shipped-models: $(VENV)/.run

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 
 import pytest
 from conftest import ROOT
+
+from neuroshard_pipeline.run_lock import locked
 
 
 def commands(*arguments):
@@ -74,8 +77,16 @@ def test_clean_empties_the_folders_that_runs_write_and_no_others(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     shutil.copy(ROOT / "Makefile", tmp_path)
-    (tmp_path / "conf/base").mkdir(parents=True)
+    for folder in ("conf/base", "scripts"):
+        (tmp_path / folder).mkdir(parents=True)
+    shutil.copy(ROOT / "scripts/clean.py", tmp_path / "scripts")
+    with locked(tmp_path / "data/h100"):
+        refused = subprocess.run(["make", "clean"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert refused.returncode != 0
+    assert f'a run uses data/h100: {{"pid": {os.getpid()}' in refused.stderr
+    assert all((tmp_path / name).exists() for name in (*kept, *written))
     subprocess.run(["make", "clean"], cwd=tmp_path, capture_output=True, check=True)
+    assert not list(tmp_path.rglob(".run.lock"))
     assert all((tmp_path / name).exists() for name in kept)
     assert not any((tmp_path / name).exists() for name in written)
 

@@ -12,9 +12,11 @@ from kedro.config import MissingConfigException
 from kedro.framework.cli.project import run as kedro_run
 from kedro.framework.project import pipelines
 from kedro.io import DatasetError
+from kedro.utils import load_obj
 from kedro.validation import ParameterValidationError
 from kedro.validation.type_extractor import TypeExtractor
 from pydantic import BaseModel
+from yaml import YAMLError
 from yaml.parser import ParserError
 
 from neuroshard_pipeline.errors import NeuroShardError, did_you_mean
@@ -32,6 +34,11 @@ _MISSING, _UNKNOWN = "Field required", "Extra inputs are not permitted"
 _NO_GROUP = re.compile("must be a valid dictionary( or .*)?$|type is not Optional$")
 #: Kedro's message about a name that an option such as --from-nodes, --to-outputs or --namespaces gives.
 _UNKNOWN_NAME = re.compile(r"Pipeline does not contain .*?(node|dataset|namespace)s(?: named|:) \['(.+?)'")
+#: What the values of some options of `kedro run` must be; Kedro does not check them.
+_MUST_BE = {
+    "runner": "no such runner; use SequentialRunner, ThreadRunner or ParallelRunner, or the path of a class",
+    "config": "the file must be YAML with a section `run:` that holds options, such as pipeline: plan",
+}
 #: Parts that are removed from pydantic's messages about invalid values.
 _DETAIL = re.compile(r", unable to parse .*$|^Value error, ")
 
@@ -181,7 +188,26 @@ def _with_plain_errors(command: click.Command) -> click.Command:
     return plain
 
 
-run = _with_plain_errors(kedro_run)
+def _checked(option: click.Parameter) -> click.Parameter:
+    """A copy of an option of `kedro run`. A value that Kedro would answer with a traceback ends it in one line."""
+    checked, callback = copy.copy(option), option.callback
+
+    def check(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+        try:
+            value = callback(context, parameter, value) if callback else value
+            if value and option.name == "runner":
+                load_obj(value, "kedro.runner")
+        except (KeyError, TypeError, AttributeError, ImportError, ValueError, YAMLError):
+            raise click.ClickException(f"--{option.name} {value}: {_MUST_BE[str(option.name)]}") from None
+        return value
+
+    checked.callback = check
+    return checked
+
+
+_run = copy.copy(kedro_run)
+_run.params = [_checked(option) if option.name in _MUST_BE else option for option in kedro_run.params]
+run = _with_plain_errors(_run)
 
 
 @click.group(name="neuroshard_pipeline")

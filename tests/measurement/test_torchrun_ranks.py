@@ -121,10 +121,17 @@ def test_a_sample_that_kills_or_blocks_a_rank_becomes_error_rows_and_the_rest_is
     assert costs["error"].isna().all()
 
 
-def test_without_torchrun_the_error_gives_the_command_that_starts_it(comm_params, monkeypatch):
+def test_without_torchrun_the_error_gives_the_command_that_starts_it(comm_params, monkeypatch, caplog):
     monkeypatch.setattr(torchrun_team, "_CONNECT_WAIT_S", 0.1)
     params = comm_params(local_world_size=2, torchrun_endpoint=free_endpoint())
     with pytest.raises(MeasurementError, match=r"nothing answers .*; start on each of 2 hosts: torchrun --nnodes 2 "):
+        CommCampaign(params, SEED).measure(across(1))
+    assert f"nothing listens at {params.torchrun_endpoint}; waiting up to 0.1 s for torchrun" in caplog.messages
+
+
+def test_an_unknown_host_is_refused_without_waiting(comm_params):
+    params = comm_params(local_world_size=2, torchrun_endpoint="no-such-host.invalid:1")
+    with pytest.raises(MeasurementError, match=r"nothing answers at no-such-host.invalid:1; start on"):
         CommCampaign(params, SEED).measure(across(1))
 
 

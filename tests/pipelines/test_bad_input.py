@@ -3,11 +3,14 @@
 import json
 from pathlib import Path
 
+import conftest
 import pytest
 import warm
+from click.testing import CliRunner
 from conftest import run_pipeline
+from omegaconf import OmegaConf
 
-from neuroshard_pipeline.cli import explain
+from neuroshard_pipeline.cli import cli, explain
 
 MODEL = "train.compute_cost_model"
 
@@ -255,3 +258,29 @@ def test_a_failure_inside_a_node_is_printed_once(finished_run):
     assert done.stderr.count("criteo_kaggle: ") == 1
     assert "plan.search_plan" in done.stderr  # the node that failed
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "content", "message"),
+    [
+        (["--runner", "Nonsense"], "", "--runner Nonsense: no such runner; use SequentialRunner"),
+        (["--runner", "no.such.Runner"], "", "--runner no.such.Runner: no such runner"),
+        ([], "plan: {task: {world_size: 2}}", "must be YAML with a section `run:`"),
+        ([], "run: plan", "must be YAML with a section `run:`"),
+        ([], "run: [", "must be YAML with a section `run:`"),
+        ([], "", "must be YAML with a section `run:`"),
+        ([], "run: {runner: Nonsense}", "--runner Nonsense: no such runner"),
+    ],
+)
+def test_a_runner_or_a_file_of_options_that_cannot_be_used_ends_in_one_line(
+    tmp_path, monkeypatch, arguments, content, message
+):
+    monkeypatch.setattr(OmegaConf, "load", conftest._load)  # the tests' own one takes no path
+    if not arguments:
+        arguments = ["--config", str(tmp_path / "options.yml")]
+        (tmp_path / "options.yml").write_text(content)
+    done = CliRunner().invoke(cli, ["run", "--params", f"data_root={tmp_path / 'data'}", *arguments])
+    assert done.exit_code == 1
+    assert message in done.output
+    assert done.output.count("\n") == 1
+    assert not (tmp_path / "data").exists()

@@ -67,6 +67,13 @@ def test_pipelines_that_measure_or_train_check_their_devices(finished_run, name,
     assert any(setting in problem and "no CUDA device" in problem for problem in problems(finished_run, name, params))
 
 
+def test_tables_that_train_check_cannot_hold_are_refused(finished_run):
+    for changes in ({"memory_gib": 1e-5}, {"memory_gib": 1e-5, "task_id": "2-ranks-000"}):
+        (problem,) = problems(finished_run, "train_check", {"train_check": {"task": changes}})
+        assert "the tables need" in problem
+        assert "are missing" in problem
+
+
 def test_cost_models_of_another_device_than_the_training_are_refused(finished_run):
     found = problems(finished_run, "train_check", {"train_check": {"training": {"backend": "nccl"}}})
     assert any("predicts costs on 'cpu', but the tables are to be trained on 'cuda'" in problem for problem in found)

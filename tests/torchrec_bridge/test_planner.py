@@ -68,6 +68,25 @@ def test_a_table_of_two_features_has_the_ids_of_both():
     assert task.tables[0].num_features == 2
 
 
+@pytest.mark.parametrize("given", [{"num_poolings": [2.0, 1.0]}, {"batch_sizes": [16, 8]}])
+def test_more_poolings_or_samples_of_a_feature_cost_as_much_as_more_features(given):
+    """TorchRec's estimators, too, multiply a feature's ids and outputs by its poolings and its own batch size."""
+    model = collection(bag("a", feature_names=["f", "g"]))
+    table = make({"a": ParameterConstraints(pooling_factors=[2.0, 3.0], **given)}).task(model).tables[0]
+    repeated = collection(bag("a", feature_names=["f", "f_again", "g"]))
+    assert table == make({"a": ParameterConstraints(pooling_factors=[2.0, 2.0, 3.0])}).task(repeated).tables[0]
+    assert make({"a": ParameterConstraints(pooling_factors=[2.0, 3.0], **given)}).plan(model).plan["ebc"]["a"]
+
+
+def test_an_output_of_fp32_is_no_constraint_and_counted_ids_leave_no_room_for_others():
+    assert make({"a": ParameterConstraints(output_dtype=DataType.FP32)}).plan(collection()).plan["ebc"]["a"]
+    model = built("several_collections")
+    made = planner(model, 2)
+    made.constraints = {made.task(model).tables[0].name: ParameterConstraints(num_poolings=[2.0])}
+    with pytest.raises(PlanError, match="num_poolings and batch_sizes go with pooling_factors"):
+        made.task(model)
+
+
 def test_the_task_has_the_hosts_of_the_topology_and_says_whether_the_trainer_pipelines():
     task = make(pipelines_input_dist=True).task(collection())
     assert (task.world_size, task.local_world_size, task.pipelines_input_dist) == (4, 2, True)
@@ -152,12 +171,16 @@ def test_models_of_other_hardware_are_refused():
                 "device_group": "cpu",
                 "cache_params": CacheParams(),
                 "key_value_params": KeyValueParams(),
-                "num_poolings": [2.0],
-                "batch_sizes": [4],
                 "output_dtype": DataType.FP16,
                 "use_virtual_table": True,
             }.items()
         ],
+        (
+            collection(),
+            {"a": ParameterConstraints(num_poolings=[1.5])},
+            "num_poolings .* make 1.5 outputs for",
+        ),
+        (collection(), {"a": ParameterConstraints(batch_sizes=[4, 4])}, "1 features, but .* 2 batch_sizes"),
         (collection(), {"a": ParameterConstraints(is_weighted=True)}, "'a': .* is_weighted, but its collection is not"),
         (collection(), {"a": ParameterConstraints(feature_names=["g"])}, r"'a': .* \['g'\], but .* has \['f_a'\]"),
         (collection(bag("a", num_embeddings=10**6)), {}, "the tables need .* are missing, .* use ranks of at least"),

@@ -57,6 +57,14 @@ def model_of(document: dict, tables: list[Table]) -> torch.nn.Module:
     return model
 
 
+def test_tables_that_name_the_default_path_share_the_module_of_those_that_name_none():
+    """Otherwise such a module would be priced and exported as two modules with collectives of their own."""
+    named = in_module("sparse_arch.embedding_bag_collection", MEAN)
+    assert named[0].embedding_module == SUM.embedding_module != WEIGHTED.embedding_module
+    assert set(module_paths(task_of(SUM, *named)).values()) == {named[0].module}
+    assert in_module("sparse_arch.embedding_bag_collection", SEQUENCE)[0].embedding_module != SEQUENCE.embedding_module
+
+
 @pytest.mark.parametrize("module_path", [None, "model.tables"])
 @pytest.mark.parametrize(
     "tables",

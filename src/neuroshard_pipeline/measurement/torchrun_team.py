@@ -9,6 +9,7 @@ The ranks (`torchrun_ranks`) may die without ending the campaign. Campaign and r
 """
 
 import json
+import logging
 import socket
 import time
 import uuid
@@ -24,6 +25,8 @@ from neuroshard_pipeline.measurement.params import CommMeasureParams
 from neuroshard_pipeline.measurement.timing import Timing
 from neuroshard_pipeline.tables.samples import CollectiveSample
 from neuroshard_pipeline.workers import TeamFailedError
+
+_LOGGER = logging.getLogger(__name__)
 
 _STORE_PREFIX = "neuroshard_pipeline"
 #: torchrun and its ranks may have to import torch on busy cores first.
@@ -167,11 +170,14 @@ def open_store(endpoint: str) -> dist.Store:
     """The store that ranks and campaigns share, at torchrun's endpoint `<host>:<port>`.
 
     Raises:
-        OSError: no torchrun listens at `endpoint` within `_CONNECT_WAIT_S` seconds.
+        OSError: the host is unknown, or no torchrun listens at `endpoint` within `_CONNECT_WAIT_S` seconds.
     """
     host, _, port = endpoint.rpartition(":")
-    deadline = time.monotonic() + _CONNECT_WAIT_S
+    deadline, is_told = time.monotonic() + _CONNECT_WAIT_S, False
     while not _listens(host, int(port), deadline):  # TCPStore's own error message is a page long
+        if not is_told:
+            _LOGGER.warning("nothing listens at %s; waiting up to %g s for torchrun", endpoint, _CONNECT_WAIT_S)
+        is_told = True
         time.sleep(_ASK_EVERY_S)
     return dist.PrefixStore(_STORE_PREFIX, dist.TCPStore(host, int(port), is_master=False))
 
@@ -179,8 +185,8 @@ def open_store(endpoint: str) -> dist.Store:
 def _listens(host: str, port: int, deadline: float) -> bool:
     try:
         socket.create_connection((host, port), _CONNECT_WAIT_S).close()
-    except OSError:
-        if time.monotonic() > deadline:
+    except OSError as problem:
+        if isinstance(problem, socket.gaierror) or time.monotonic() > deadline:
             raise
         return False
     return True

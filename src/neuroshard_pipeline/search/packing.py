@@ -75,15 +75,17 @@ class _Need:
     shard: str
 
 
-def check_room(task: ShardingTask, memory: MemoryModel) -> None:
-    """Refuse a task that does not fit, however its tables are split by columns.
+def check_room(
+    task: ShardingTask, memory: MemoryModel, types: Mapping[str, Sequence[ShardingType]] | None = None
+) -> None:
+    """Refuse a task that does not fit, however its tables are split by columns, or sharded by their `types`.
 
     Raises:
         DoesNotFitError: all tables need more bytes than all ranks have; or the tables restricted to some ranks need
             more than these ranks have; or a table has a shard that needs more than any rank allowed for it has, even if
             the table is split as far and as evenly as allowed.
     """
-    for reason in _shortfalls(task, memory, _needs(task, memory)):
+    for reason in _shortfalls(task, memory, _needs(task, memory, types)):
         raise DoesNotFitError(f"{task.task_id}: {reason}")
 
 

@@ -24,6 +24,16 @@ class EmbeddingModule(NamedTuple):
     is_sequence: bool
     is_weighted: bool
 
+    @property
+    def collection(self) -> str:
+        """Name of the collection of this kind, such as `weighted_embedding_bag_collection`."""
+        return f"{'weighted_' * self.is_weighted}embedding_{'' if self.is_sequence else 'bag_'}collection"
+
+    @property
+    def default_path(self) -> str:
+        """Path of the module of tables that name none."""
+        return f"sparse_arch.{self.collection}"
+
 
 @dataclass(frozen=True, slots=True)
 class Tier:

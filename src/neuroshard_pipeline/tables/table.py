@@ -130,8 +130,12 @@ class Table:
 
     @property
     def embedding_module(self) -> EmbeddingModule:
-        """TorchRec's module that holds the table. Tables of one module and sharding type share collectives."""
-        return EmbeddingModule(self.module, self.pooling == "none", self.is_weighted)
+        """TorchRec's module that holds the table. Tables of one module and sharding type share collectives.
+
+        Tables that name the default path are in the module of those that name none.
+        """
+        unnamed = EmbeddingModule("", self.pooling == "none", self.is_weighted)
+        return unnamed if self.module in ("", unnamed.default_path) else unnamed._replace(module=self.module)
 
     @property
     def is_in_host_memory(self) -> bool:

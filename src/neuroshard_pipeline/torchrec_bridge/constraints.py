@@ -34,9 +34,7 @@ _UNSUPPORTED_FIELDS = {
     "key_value_params": "tables are held in memory",
     "use_virtual_table": "tables have a fixed number of rows",
     "device_group": "all tables are on the devices of the topology",
-    "num_poolings": "every feature is pooled once per sample",
-    "batch_sizes": "all features have the planner's batch size",
-    "output_dtype": "the cost models describe fp32 outputs",
+    "output_dtype": "the cost models describe fp32 outputs; a qcomm_codecs_registry halves what links carry",
 }
 
 
@@ -46,8 +44,8 @@ def search_constraints(constraints: Mapping[str, ParameterConstraints], tables: 
     `sharding_types` and `compute_kernels` together limit the types of a table: `data_parallel` uses the kernel `dense`,
     and all other types use one of `COMPUTE_KERNELS`. A search may move a table to host memory if all of
     `COMPUTE_KERNELS` are allowed. If `fused` is not allowed, `with_kernels` gives the table a kernel in host memory.
-    `min_partition` is the least width of column shards. `pooling_factors` are read with the tables, and
-    `with_kernel_settings` passes on `KERNEL_SETTINGS`.
+    `min_partition` is the least width of column shards. `pooling_factors`, `num_poolings` and `batch_sizes` are read
+    with the tables, and `with_kernel_settings` passes on `KERNEL_SETTINGS`.
 
     Raises:
         PlanError: a constraint cannot be met, or contradicts the model; the message names its table and field.
@@ -95,7 +93,8 @@ def _translated(entry: ModuleTable, constraint: ParameterConstraints) -> TableCo
     table = entry.table
     is_cached = _kernels(constraint) == (CACHING_KERNEL,) and constraint.compute_kernels
     for field, reason in _UNSUPPORTED_FIELDS.items():
-        if getattr(constraint, field, None) and not (field == "cache_params" and is_cached):
+        value = getattr(constraint, field, None)
+        if value and not (field == "cache_params" and is_cached) and getattr(value, "name", "") != "FP32":
             raise PlanError(
                 f"table {table.name!r}: its constraint sets {field}, which plans cannot meet, because {reason}; leave "
                 "it out"

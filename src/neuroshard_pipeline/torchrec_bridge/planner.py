@@ -99,9 +99,10 @@ class NeuroShardPlanner(ShardingPlanner):
         topology: TorchRec's topology with ranks, ranks per host, and memory per rank (HBM for `cuda`, DDR for `cpu`).
             The DDR of a topology for `cuda` is host memory, to which tables move if they do not fit HBM otherwise.
         batch_size: samples per rank and iteration, as for TorchRec's planner.
-        constraints: TorchRec's constraints by table. `pooling_factors`, `sharding_types`, `min_partition`,
-            `compute_kernels` and the load factor of `cache_params` are respected, `enforce_hbm`, `stochastic_rounding`
-            and `bounds_check_mode` are passed on; constraints that no plan can meet are refused.
+        constraints: TorchRec's constraints by table. `pooling_factors`, `num_poolings`, `batch_sizes`,
+            `sharding_types`, `min_partition`, `compute_kernels` and the load factor of `cache_params` are respected,
+            `enforce_hbm`, `stochastic_rounding` and `bounds_check_mode` are passed on; constraints that no plan can
+            meet are refused.
         batches: a sample of real batches, together at least one global batch, from which pooling factors and reuse
             profiles are measured. If None, the pooling factors of the constraints and default profiles are used.
             `collective_plan` uses the batches of the first rank only.
@@ -196,7 +197,7 @@ class NeuroShardPlanner(ShardingPlanner):
                 name = type(collection).__name__
                 raise PlanError(f"no sharder for the {name} {path!r} is given; add {name}Sharder()")
         used = [each for each in sharders if each.module_type in {type(found) for found in collections.values()}]
-        read = read_module_tables(module, self.constraints, self.options.leave_out)
+        read = read_module_tables(module, self.constraints, self.options.leave_out, self.batch_size)
         planned = {entry.table.name for entry in read}
         given = {name: each for name, each in self.constraints.items() if name in planned}
         return ShardingTask(
@@ -226,6 +227,12 @@ class NeuroShardPlanner(ShardingPlanner):
         batch_size = self.batch_size * self.topology.world_size
         tables = [entry.table for entry in read]
         if self.batches is not None:
+            for name, given in self.constraints.items():
+                if given.num_poolings or given.batch_sizes:
+                    raise PlanError(
+                        f"table {name!r}: num_poolings and batch_sizes go with pooling_factors, but its ids "
+                        "are counted in batches; leave out the batches or these constraints"
+                    )
             features = {entry.table.name: entry.feature_names for entry in read}
             tables = profile_from_batches(self.batches, tables, batch_size, features)
         return [with_profile(table, batch_size) for table in tables]
@@ -253,7 +260,7 @@ class NeuroShardPlanner(ShardingPlanner):
 
     def _fingerprint(self, module: nn.Module) -> str:
         """Module paths and tables of a model, as a text that is equal for equal models."""
-        read = read_module_tables(module, self.constraints, self.options.leave_out)
+        read = read_module_tables(module, self.constraints, self.options.leave_out, self.batch_size)
         paths = " ".join(f"{entry.module_path}:{entry.table.name}" for entry in read)
         return f"{paths} {tables_sha256([entry.table for entry in read])}"
 

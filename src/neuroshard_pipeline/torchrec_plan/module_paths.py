@@ -42,9 +42,8 @@ def module_paths(task: ShardingTask, module_path: str | Mapping[str, str] | None
 def _paths(task: ShardingTask, module_path: str | None) -> dict[str, str]:
     paths: dict[EmbeddingModule, str] = {}
     for module in sorted({table.embedding_module for table in task.tables}):
-        kind = f"{'weighted_' * module.is_weighted}embedding_{'' if module.is_sequence else 'bag_'}collection"
-        path = module.module or module_path or f"sparse_arch.{kind}"
-        paths[module] = f"{path}_{kind}" if path in paths.values() else path
+        path = module.module or module_path or module.default_path
+        paths[module] = f"{path}_{module.collection}" if path in paths.values() else path
     return {table.name: paths[table.embedding_module] for table in task.tables}
 
 

@@ -1,8 +1,10 @@
 """The embedding tables of an unsharded model, and the optimizer that is attached to them."""
 
+from __future__ import annotations
+
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -99,21 +101,24 @@ def read_module_tables(
     module: nn.Module,
     constraints: Mapping[str, ParameterConstraints] | None = None,
     leave_out: Collection[str] = (),
+    batch_size: int | None = None,
 ) -> list[ModuleTable]:
     """The tables of all `EmbeddingBagCollection`s and `EmbeddingCollection`s of a model.
 
-    A table's pooling factor is the sum of the `pooling_factors` of its features in the constraints, or
-    `DEFAULT_POOLING_FACTOR` times the number of its features.
+    A feature with a pooling factor p has p ids per sample (`pooling_factors`, by default `DEFAULT_POOLING_FACTOR`). If
+    it is pooled n times per sample (`num_poolings`), or has n times as many samples as others (`batch_sizes`), it costs
+    as much as n features: TorchRec's estimators also count p n ids and n outputs per sample.
 
     Args:
         module: an unsharded model, possibly on the meta device.
         constraints: TorchRec's constraints by table.
         leave_out: fully qualified names of modules that are not planned.
+        batch_size: samples per rank, in whose units `batch_sizes` are counted; None without constraints.
 
     Raises:
         PlanError: two modules have a table of the same name, a table has an unsupported data type, or a constraint
-            names no table of the model or has another number of pooling factors than its table has features; or as
-            `embedding_modules`.
+            names no table of the model, has another number of values than its table has features, or a number of
+            outputs per sample that is not whole; or as `embedding_modules`.
         TaskError: a table is invalid, for example because its width is not a multiple of 4; the message names it.
     """
     constraints = constraints or {}
@@ -125,7 +130,8 @@ def read_module_tables(
                     f"table {config.name!r} is in {read[config.name].module_path!r} and in {path!r}; give every table "
                     "of the model a unique name"
                 )
-            table = _table(config, collection, path, constraints.get(config.name))
+            counts = _Counts.of(config, path, constraints.get(config.name), batch_size)
+            table = _table(config, collection, path, counts)
             read[config.name] = ModuleTable(table, path, tuple(config.feature_names))
     unknown = sorted(set(constraints) - set(read) - left_out_tables(module, leave_out))
     if unknown:
@@ -152,6 +158,33 @@ def read_optimizer(module: nn.Module, leave_out: Collection[str] = ()) -> str:
         f"the embedding tables have {found} attached, but the memory of the optimizer must be known: call "
         f"apply_optimizer_in_backward first, or give optimizer= one of {', '.join(OPTIMIZERS)}"
     )
+
+
+class _Counts(NamedTuple):
+    """Ids per sample of a table, and the number of features that costs as much as its features."""
+
+    ids: float
+    features: int
+
+    @classmethod
+    def of(cls, config: EmbeddingBagConfig | EmbeddingConfig, path: str, given: Any, batch_size: int | None) -> _Counts:
+        """The counts of a configuration; `given` are TorchRec's constraints on it, or None."""
+        table, number = f"table {config.name!r} of {path!r}", len(config.feature_names)
+        defaults = {"pooling_factors": DEFAULT_POOLING_FACTOR, "num_poolings": 1.0, "batch_sizes": batch_size or 1}
+        values = {name: list(getattr(given, name, None) or [value] * number) for name, value in defaults.items()}
+        for name, found in values.items():
+            if len(found) != number:
+                raise PlanError(f"{table} has {number} features, but its constraint has {len(found)} {name}")
+        pooled, sizes = values["num_poolings"], values["batch_sizes"]
+        outputs = [times * size / defaults["batch_sizes"] for times, size in zip(pooled, sizes, strict=True)]
+        if round(sum(outputs)) != sum(outputs) or min(outputs) <= 0:
+            raise PlanError(
+                f"{table}: its constraint has num_poolings {pooled} and batch_sizes {sizes}, which make "
+                f"{sum(outputs):g} outputs for each of the {defaults['batch_sizes']} samples of a rank; cost models "
+                "price a whole number of outputs per sample"
+            )
+        ids = sum(factor * of for factor, of in zip(values["pooling_factors"], outputs, strict=True))
+        return cls(float(ids), round(sum(outputs)))
 
 
 def _sharded_modules(module: nn.Module, path: str, leave_out: Collection[str]) -> Iterator[tuple[str, nn.Module]]:
@@ -187,32 +220,24 @@ def _table(
     config: EmbeddingBagConfig | EmbeddingConfig,
     collection: EmbeddingBagCollection | EmbeddingCollection,
     path: str,
-    given: Any,
+    counts: _Counts,
 ) -> Table:
-    """The table of a configuration; `given` are TorchRec's constraints on it, or None."""
+    """The table of a configuration."""
     data_type = config.data_type.name.lower()
     if data_type not in BYTES_PER_ELEMENT:
         raise PlanError(
             f"table {config.name!r} of {path!r} has the data type {config.data_type.name}; supported are "
             f"{', '.join(BYTES_PER_ELEMENT)}"
         )
-    factors = [DEFAULT_POOLING_FACTOR] * len(config.feature_names)
-    if given is not None and given.pooling_factors:
-        factors = list(given.pooling_factors)
-    if len(factors) != len(config.feature_names):
-        raise PlanError(
-            f"table {config.name!r} of {path!r} has {len(config.feature_names)} features, but its constraint has "
-            f"{len(factors)} pooling_factors"
-        )
     is_pooled = isinstance(collection, EmbeddingBagCollection)
     return Table(
         config.name,
         config.num_embeddings,
         config.embedding_dim,
-        float(sum(factors)),
+        counts.ids,
         data_type=data_type,
         pooling=config.pooling.name.lower() if is_pooled else "none",
         module=path,
-        num_features=len(config.feature_names),
+        num_features=counts.features,
         is_weighted=is_pooled and collection.is_weighted(),
     )

@@ -42,6 +42,7 @@ from neuroshard_pipeline.pipelines.preflight.measuring import (
 from neuroshard_pipeline.pipelines.preflight.run import PlannedRun, Problems
 from neuroshard_pipeline.pipelines.train_check import nodes as train_check
 from neuroshard_pipeline.search.models import check_hardware
+from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import LEARNED, TORCHREC, make_sharder
 from neuroshard_pipeline.tables import read_bandwidths, read_constraints, read_tables
 from neuroshard_pipeline.tables.task_file import read_tasks
@@ -49,7 +50,7 @@ from neuroshard_pipeline.torchrec_bridge.ranks import RankParams
 from neuroshard_pipeline.torchrec_bridge.step_costs.drawing import StepPlanParams
 from neuroshard_pipeline.torchrec_bridge.step_costs.measuring import measures_steps
 from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainTaskParams
-from neuroshard_pipeline.torchrec_bridge.train_check.problem import state_problem
+from neuroshard_pipeline.torchrec_bridge.train_check.problem import state_problem, stated_task
 from neuroshard_pipeline.torchrec_bridge.truth.params import JudgeParams, StepParams
 from neuroshard_pipeline.workers import WorkerParams
 
@@ -192,8 +193,11 @@ def _user_search(run: PlannedRun, node: Node) -> Problems:
 def _trained_task(run: PlannedRun, node: Node) -> Problems:
     name, params = run.given(node, TrainTaskParams)
     yield from extra_problems("torchrec", "the pipeline train_check")
-    if params.task_id is None:
-        yield from _refusals(lambda: read_tables(params.tables))
+    if params.task_id is None or run.catalog[TASKS].exists():
+        (settings,) = run.nodes_of(node.namespace, {SharderSettings})
+        memory = SharderSettings(*(run.catalog[each].load() for each in settings.inputs)).memory
+        tasks: Any = None if params.task_id is None else run.catalog[TASKS].load()
+        yield from _refusals(lambda: stated_task(tasks, params, memory))
     if params.criteo_file is not None:
         yield from _file_problems(run, f"{name}.criteo_file", params.criteo_file)
 

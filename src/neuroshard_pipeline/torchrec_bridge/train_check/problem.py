@@ -8,7 +8,9 @@ import pandas as pd
 from torch import nn
 
 from neuroshard_pipeline.errors import TaskError
+from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.models import Models, check_hardware
+from neuroshard_pipeline.search.packing import check_room
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import Solutions, solve_all
 from neuroshard_pipeline.tables.frames import tasks_from_frame
@@ -27,10 +29,23 @@ def state_problem(tasks: pd.DataFrame, params: TrainTaskParams) -> tuple[Shardin
         params: where tables and samples come from, and the ranks.
 
     Raises:
-        NeuroShardError: TorchRec is missing, the task is unknown, tables or samples cannot be read or do not match, or
-            `train_check` cannot train a table.
+        NeuroShardError: TorchRec is missing, the samples cannot be read or do not match; or as `stated_task`.
     """
     require_torchrec()
+    task = stated_task(tasks, params)
+    if params.criteo_file is None:
+        return task, drawn_batches(task.tables, params.batch_size, params.num_batches, params.seed)
+    batches = criteo_batches(params.criteo_file, task.tables, params.batch_size, params.num_batches)
+    return _with_profiles(task, batches), batches
+
+
+def stated_task(tasks: pd.DataFrame, params: TrainTaskParams, memory: MemoryModel | None = None) -> ShardingTask:
+    """The task without its batches; `tasks` is not read if the parameters name a file of tables.
+
+    Raises:
+        NeuroShardError: the task is unknown, tables cannot be read, or `train_check` cannot train a table.
+        DoesNotFitError: `memory` is given, and no sharding type makes the tables fit.
+    """
     if params.task_id is not None:
         task = _named_task(tasks, params)
     else:
@@ -47,10 +62,9 @@ def state_problem(tasks: pd.DataFrame, params: TrainTaskParams) -> tuple[Shardin
                 "leave the table out, or time plans of the embedding module alone in Python with "
                 "neuroshard_pipeline.torchrec_bridge.truth.steps.measure_steps"
             )
-    if params.criteo_file is None:
-        return task, drawn_batches(task.tables, params.batch_size, params.num_batches, params.seed)
-    batches = criteo_batches(params.criteo_file, task.tables, params.batch_size, params.num_batches)
-    return _with_profiles(task, batches), batches
+    if memory is not None:
+        check_room(task, memory, {table.name: task.possible_types(table) for table in task.tables})
+    return task
 
 
 def solve_problem(
