@@ -86,10 +86,20 @@ def test_training_tasks_share_no_table_with_the_evaluation_pool():
         max_tables_per_4_ranks=20,
         memory_bytes=2**26,
         memory_fill=0.8,
+        tight_share=0.0,
         local_world_size=None,
         seed=3,
     )
-    params = PolicyTaskParams(pool_seed=101, tasks_per_world_size=6, validation_tasks=4, seed=7)
+    params = PolicyTaskParams(
+        pool_seed=101,
+        world_sizes=(2, 4),
+        dimensions=(8, 16),
+        min_tables_per_4_ranks=4,
+        max_tables_per_4_ranks=20,
+        tasks_per_world_size=6,
+        validation_tasks=4,
+        seed=7,
+    )
     tasks = draw_policy_tasks(pool, drawn, params)
     assert (len(tasks.training), len(tasks.validation)) == (8, 4)
     seen = {(row.num_embeddings, row.pooling_factor, row.unique_rows) for row in generate_pool(pool).itertuples()}
