@@ -26,7 +26,6 @@ _TASKS = {
     "task-8x-001": (8, 90),
 }
 _PARTS = ("compute", "forward_comm", "backward_comm", "input_dist", "module")
-#: Milliseconds of every part for one table on one rank.
 _MS = (0.06, 0.012, 0.02, 0.01, 0.004)
 NOISE = {"tasks": 5, "difference": 0.02, "per_task": 0.025, "other_programs": 0.01}
 JUDGE = "Measured steps are those of TorchRec's own module, timed on 4 and 8 ranks of this machine."
@@ -85,7 +84,6 @@ def build_plan_costs(rng):
 
 
 def with_steps(costs):
-    """The costs with the steps of the plans: the largest sum of a rank's parts."""
     for kind in ("predicted", "measured"):
         sums = costs.filter(regex=f"{kind}_(?!step)").sum(axis=1)
         costs = costs.assign(**{f"{kind}_step_ms": sums.groupby([costs["task_id"], costs["sharder"]]).transform("max")})
@@ -249,23 +247,16 @@ def whole_steps(inputs):
         for name, kind in ((fewest, "data_parallel"), (most, "row_wise")):
             table = own[own["table"] == name].iloc[0]
             blocks = row_blocks(int(table["num_embeddings"]), world)
-            for rank, (first, count) in enumerate(
-                blocks if kind == "row_wise" else [(0, table["num_embeddings"])] * world
-            ):
-                shard = {
-                    "rank": rank,
-                    "sharding_type": kind,
-                    "row_offset": first,
-                    "num_rows": count,
-                    "column_offset": 0,
-                }
-                frames.append(table.to_frame().T.assign(**shard))
+            parts = blocks if kind == "row_wise" else [(0, table["num_embeddings"])] * world
+            for rank, (first, count) in enumerate(parts):
+                shard = {"rank": rank, "sharding_type": kind, "row_offset": first, "num_rows": count}
+                frames.append(table.to_frame().T.assign(column_offset=0, **shard))
     plans = pd.concat(frames, ignore_index=True).infer_objects()
     summary = build_summary(costs, inputs.sharding_tasks)
     return dataclasses.replace(inputs, plan_costs=costs, plans=plans[list(FRAME_COLUMNS)], summary=summary)
 
 
-#: Complete runs and runs with missing data. The report must be rendered for each of them.
+#: Complete runs and runs with missing data.
 SCENARIOS = {
     "all measured": lambda inputs: inputs,
     "reductions": whole_steps,
@@ -295,14 +286,11 @@ def inputs(built_inputs):
     return copied(built_inputs)
 
 
-def copied(inputs):
-    values = {field.name: getattr(inputs, field.name) for field in dataclasses.fields(inputs)}
-    return ReportInputs(**{name: copy.deepcopy(value) for name, value in values.items()})
+copied = copy.deepcopy
 
 
 @pytest.fixture
 def whole(inputs):
-    """The inputs of a run with reductions."""
     return whole_steps(inputs)
 
 

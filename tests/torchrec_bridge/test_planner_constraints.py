@@ -47,6 +47,8 @@ def test_every_field_of_torchrecs_constraints_is_respected_passed_on_or_refused(
         "compute_kernels",
         "min_partition",
         "pooling_factors",
+        "num_poolings",
+        "batch_sizes",
         "is_weighted",
         "feature_names",
     }

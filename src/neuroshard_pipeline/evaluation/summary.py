@@ -57,12 +57,7 @@ def summarise(
         "judge": judge,
         "world_sizes": sorted({int(size) for size in totals["world_size"]}),
         "sharders": {
-            name: {
-                f"mean_{kind}_step_ms": _number(table[name].reindex(common).mean(skipna=False))
-                if name in compared
-                else None
-                for kind, table in tables.items()
-            }
+            name: _means_of(name, tables, common if name in compared else None)
             | _attempts_of(attempts[attempts["sharder"] == name])
             for name in names
         },
@@ -71,6 +66,15 @@ def summarise(
         "prediction_on_plans": prediction_errors(plan_costs, intervals),
         "noise": {**noise, "resolution": resolution(noise, len(common))},
     }
+
+
+def _means_of(name: str, tables: Mapping[str, pd.DataFrame], common: pd.Index | None) -> dict[str, float | None]:
+    """Mean measured and predicted step of a sharder over the common tasks; None if it is not compared on them."""
+    means = {
+        kind: np.nan if common is None else table[name].reindex(common).mean(skipna=False)
+        for kind, table in tables.items()
+    }
+    return {f"mean_{kind}_step_ms": _number(float(mean)) for kind, mean in means.items()}
 
 
 def _compared(table: pd.DataFrame, names: Sequence[str]) -> list[str]:

@@ -81,14 +81,9 @@ def cheapest_plans(
     Returns:
         (G,) indices of plans, -1 if no plan costs less than the limit; and (G,) costs, then the limit.
     """
-    added, own_ms, skew_ms, floor = quantised(added_ms), np.empty(compute_ms.shape), np.empty(compute_ms.shape), []
-    some = max(1, _RANKS_AT_ONCE // compute_ms.shape[-1])
-    for start in range(0, len(added), some):
-        part = slice(start, start + some)
-        backward_ms = models.comm.backward_ms(dim_sums[part], batch_size)
-        own_ms[part], skew_ms[part] = compute_ms[part] + backward_ms, start_skew_ms(compute_ms[part], backward_ms)
-        floor.append(_last_rank_ms(models, own_ms[part], dim_sums[part], skew_ms[part], batch_size))
-    least = quantised(np.concatenate(floor)) + added - 1.0  # one unit, because rounding differs with the number of rows
+    added, some = quantised(added_ms), max(1, _RANKS_AT_ONCE // compute_ms.shape[-1])
+    own_ms, skew_ms, floor_ms = _floors(models, compute_ms, dim_sums, batch_size, some)
+    least = quantised(floor_ms) + added - 1.0  # one unit, because rounding differs with the number of rows
     best, costs, open_plans = np.full(len(limits), -1), limits.astype(np.float64), np.argsort(least, kind="stable")
     while len(open_plans := open_plans[least[open_plans] <= costs[group[open_plans]]]):
         first = np.unique(group[open_plans], return_index=True)[1][:some]
@@ -98,6 +93,19 @@ def cheapest_plans(
         better = (found < costs[of]) | ((found == costs[of]) & (tried < best[of]))
         best[of[better]], costs[of[better]] = tried[better], found[better]
     return best, costs
+
+
+def _floors(
+    models: Models, compute_ms: FloatArray, dim_sums: NDArray, batch_size: int, some: int
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """(P, W) costs before the forward all-to-all and start skews, and (P,) costs of the rank that is ready last."""
+    own_ms, skew_ms, floor = np.empty(compute_ms.shape), np.empty(compute_ms.shape), [np.empty(0)]
+    for start in range(0, len(compute_ms), some):
+        part = slice(start, start + some)
+        backward_ms = models.comm.backward_ms(dim_sums[part], batch_size)
+        own_ms[part], skew_ms[part] = compute_ms[part] + backward_ms, start_skew_ms(compute_ms[part], backward_ms)
+        floor.append(_last_rank_ms(models, own_ms[part], dim_sums[part], skew_ms[part], batch_size))
+    return own_ms, skew_ms, np.concatenate(floor)
 
 
 def _last_rank_ms(

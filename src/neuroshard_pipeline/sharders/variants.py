@@ -45,8 +45,7 @@ def best_variant(
     """The placement of lowest predicted cost of the task and of its variants.
 
     If no maker returns a variant, it is that of `whole_step_placement`. A task that does not fit GPU memory has a
-    placement with tables in host memory instead, if it allows them. `given` makes placements of a problem; the search
-    starts from the cheapest of them, too.
+    placement with tables in host memory instead, if it allows them. The search also starts from those of `given`.
 
     Raises:
         DoesNotFitError: no placement was found that fits the memory of the ranks, neither of the task nor of a variant.

@@ -1,7 +1,7 @@
 """What a table belongs to: the embedding module of the model, and the sequence table that it is a tier of."""
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, Self, get_args
 
 from neuroshard_pipeline.errors import TaskError
 
@@ -23,6 +23,12 @@ class EmbeddingModule(NamedTuple):
     module: str
     is_sequence: bool
     is_weighted: bool
+
+    @classmethod
+    def of(cls, module: str, is_sequence: bool, is_weighted: bool) -> Self:
+        """The module of a table that names `module`; the default path stands for no name."""
+        own = cls(module, is_sequence, is_weighted)
+        return own._replace(module="") if module == own.default_path else own
 
     @property
     def collection(self) -> str:

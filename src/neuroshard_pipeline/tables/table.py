@@ -130,12 +130,8 @@ class Table:
 
     @property
     def embedding_module(self) -> EmbeddingModule:
-        """TorchRec's module that holds the table. Tables of one module and sharding type share collectives.
-
-        Tables that name the default path are in the module of those that name none.
-        """
-        unnamed = EmbeddingModule("", self.pooling == "none", self.is_weighted)
-        return unnamed if self.module in ("", unnamed.default_path) else unnamed._replace(module=self.module)
+        """TorchRec's module of the table; tables that name the default path are in that of tables that name none."""
+        return EmbeddingModule.of(self.module, self.pooling == "none", self.is_weighted)
 
     @property
     def is_in_host_memory(self) -> bool:
