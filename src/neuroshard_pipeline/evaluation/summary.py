@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from neuroshard_pipeline.cost_models.metrics import kendall_tau
-from neuroshard_pipeline.evaluation.comparison import Bootstrap, Comparison
+from neuroshard_pipeline.evaluation.comparison import Basis, Bootstrap, Comparison
 from neuroshard_pipeline.evaluation.prediction_errors import prediction_errors
 from neuroshard_pipeline.evaluation.steps import resolution
 from neuroshard_pipeline.evaluation.totals import COST_COLUMNS, basis_of, cost_table, plan_totals
@@ -25,10 +25,7 @@ _LEAST_PLANS = 3
 def summarise(
     plan_costs: pd.DataFrame, attempts: pd.DataFrame, intervals: pd.DataFrame, noise: Mapping[str, Any], judge: str
 ) -> dict[str, Any]:
-    """Compare sharders; the result is ready for JSON.
-
-    Mean costs are taken over the common tasks: those with a cost of every compared sharder. A sharder that fails on
-    expensive tasks would otherwise have a low mean. Sharders that solved less than half of the tasks are not compared.
+    """Compare sharders on the common tasks: those with a cost of every sharder that solved at least half of the tasks.
 
     Args:
         plan_costs: `search.plan_costs`.
@@ -38,12 +35,11 @@ def summarise(
         judge: what the measured costs are, in words.
 
     Returns:
-        `num_tasks, num_common_tasks`; `basis`, `measured` or `predicted`, the costs that are compared; `judge`;
-        `world_sizes`, the numbers of ranks of the tasks. `sharders` has, by name: `tasks_solved, tasks_tried`;
-        `mean_measured_step_ms, mean_predicted_step_ms`, None for a sharder that is not compared;
-        `mean_seconds_per_task, max_seconds_per_task`; and `failures`, the error message of every unsolved task.
-        `pairs`: see `Comparison.compare_ours`. `agreement`: see `_agreement`. `prediction_on_plans`: see
-        `prediction_errors`. `noise`: the argument, and `resolution`, see `steps.resolution`.
+        Ready for JSON: `num_tasks, num_common_tasks`; `basis`, `measured` or `predicted`, the steps that are compared;
+        `judge`; `world_sizes`; `pairs` (`Comparison.compare_ours`); `agreement` (`_agreement`); `prediction_on_plans`
+        (`prediction_errors`); `noise`, with `resolution` (`steps.resolution`); and `sharders`, by name: `tasks_solved,
+        tasks_tried`, `mean_measured_step_ms, mean_predicted_step_ms` (None if it is not compared),
+        `mean_seconds_per_task, max_seconds_per_task`, and `failures`, the error of every unsolved task.
     """
     totals, names = plan_totals(plan_costs), list(dict.fromkeys(attempts["sharder"]))
     basis = basis_of(totals)
@@ -68,7 +64,7 @@ def summarise(
     }
 
 
-def _means_of(name: str, tables: Mapping[str, pd.DataFrame], common: pd.Index | None) -> dict[str, float | None]:
+def _means_of(name: str, tables: Mapping[Basis, pd.DataFrame], common: pd.Index | None) -> dict[str, float | None]:
     """Mean measured and predicted step of a sharder over the common tasks; None if it is not compared on them."""
     means = {
         kind: np.nan if common is None else table[name].reindex(common).mean(skipna=False)

@@ -94,10 +94,7 @@ def solving_node() -> Node:
 
 
 def measuring_nodes(plans: str) -> list[Node]:
-    """The dataset `plans` → `step_records` → `measured_costs`, `noise`.
-
-    Kedro saves every record as soon as the node yields it. A restarted run does not measure saved records again.
-    """
+    """The dataset `plans` → `step_records` → `measured_costs`, `noise`; a restarted run keeps the records."""
     return [
         Node(
             measure_steps, [plans, "models", "params:steps", "step_records_done"], "step_records", name="measure_steps"

@@ -35,12 +35,7 @@ _NOT_IDENTIFYING = {"judge", "most_ranks", "quantile", "time_budget_s", "least_r
 
 
 class Judgement(NamedTuple):
-    """What a judge measures.
-
-    Attributes:
-        plans: the plans that it can measure, as `plans_to_time` chooses them.
-        keys: key of the record of every task, by `task_id`.
-    """
+    """The plans that a judge can measure (`plans_to_time`), and the key of the record of every task, by `task_id`."""
 
     plans: tuple[Plan, ...]
     keys: Mapping[str, str]
