@@ -233,8 +233,7 @@ def test_every_dataset_of_every_pipeline_is_in_the_catalog():
     in_memory |= {"train.measured_steps", "train.found_step_model"}
     in_memory |= {f"train.{kind}_{what}" for kind in ("compute", "comm") for what in ("metrics", "held_out")}
     in_memory |= {f"train_check.{name}" for name in ("sharding_task", "batches", "solutions")}
-    in_memory |= {f"drift.{name}" for name in ("sharding_task", "planned_ids", "other_ids", "plan", "popular_rows")}
-    in_memory |= {f"drift.{name}" for name in ("drift", *SHARED_IN_MEMORY[:2])}
+    in_memory |= {f"replan.{name}" for name in ("sharding_task", "choices", *SHARED_IN_MEMORY[:2])}
     in_memory |= {f"policies.{name}" for name in ("drawn", "models", "autoshard_progress", "dreamshard_progress")}
     with KedroSession.create(project_path=ROOT, env="base") as session:
         catalog = session.load_context().catalog

@@ -24,10 +24,4 @@ The benchmark:
 - `suite_params`, `suites`, `tight_tasks`, `type_tasks`: suites of sharding tasks
 - `solving`: plans of all sharders, stored in records from which a stopped run resumes
 - `verdicts`: which sharder is best on which suite
-
-Plans with tiers (blocks of a sequence table's rows by popularity):
-
-- `other_day`: such plans on the ids of another day: profiles, shares of the ids per tier, and predicted costs
-- `popularity_drift`: what a plan costs on another day, and whether it pays to cut its tiers again
-- `recut_bytes`: bytes that ranks receive if tiers are cut again
 """

@@ -1,4 +1,4 @@
-"""Parameter types that several pipelines share, such as `search`, `plan`, `drift`, `truth` and `train_check`."""
+"""Parameter types that several pipelines share, such as `search`, `plan`, `replan`, `truth` and `train_check`."""
 
 from typing import Annotated, Literal
 
@@ -53,7 +53,7 @@ class TorchRecExportParams(Parameters):
 
 
 class PlanParams(Parameters):
-    """The sharding task of the pipelines `plan` and `drift` (which does not use `links` and `seed`).
+    """The sharding task of the pipelines `plan` and `replan` (which does not use `links`, `sharder` and `seed`).
 
     Attributes:
         tables: path of a CSV, Parquet or JSON file of embedding tables.

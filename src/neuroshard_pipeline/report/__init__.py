@@ -6,7 +6,7 @@
 | `drawing`, `figures/` | `FIGURES`, all figures of the report by name |
 | `report_page`, `benchmark_page` | the two HTML pages; `page` fills their templates, the `.html` files |
 | `sharder_summary`, `benchmark_table`, `facts`, `diagnostics` | tables and sentences of the pages |
-| `terminal`, `drift_tables` | aligned text tables |
+| `terminal`, `replan_tables` | aligned text tables |
 | `totals`, `formats`, `style` | costs relative to the cheapest plan, numbers as text, colours and axes |
 """
 

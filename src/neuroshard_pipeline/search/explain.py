@@ -166,7 +166,7 @@ def _rank_text(plan: PlanData, rank: int, memory: str) -> str:
     if plan.predicted is None:
         return text
     cost = plan.predicted
-    terms = " + ".join(f"{name} {ms[rank]:.3f}" for name, ms in _parts(cost).items())
+    terms = " + ".join(f"{name} {ms[rank]:.3f}" for name, ms in part_costs(cost).items())
     text += f"; {terms} = {cost.rank_ms[rank]:.3f} ms"
     if not plan.interval_ms:
         return text
@@ -176,7 +176,7 @@ def _rank_text(plan: PlanData, rank: int, memory: str) -> str:
     return f"{text} (90 % prediction interval: {low:.3f} to {high:.3f})"
 
 
-def _parts(cost: PlanCost) -> dict[str, tuple[float, ...]]:
+def part_costs(cost: PlanCost) -> dict[str, tuple[float, ...]]:
     """Cost of every rank by the name of the part, without parts that have no price or that the plan does not have."""
     return {name: ms for field, name in _PARTS.items() if (ms := getattr(cost, field))}
 
@@ -205,7 +205,7 @@ def _cost_lines(plan: PlanData, cost: PlanCost) -> list[str]:
     ranks = range(plan.task.world_size)
     slowest = max(ranks, key=lambda rank: cost.rank_ms[rank])
     busiest = max(ranks, key=lambda rank: cost.compute_ms[rank])
-    parts = {name: ms[slowest] for name, ms in _parts(cost).items()}
+    parts = {name: ms[slowest] for name, ms in part_costs(cost).items()}
     largest = max(parts, key=lambda part: parts[part])
     lines = [
         f"slowest rank: rank {slowest} with {cost.rank_ms[slowest]:.3f} ms; its largest part is {largest} "

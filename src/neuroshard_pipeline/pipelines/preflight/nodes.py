@@ -10,7 +10,6 @@ from kedro.pipeline import Node
 from neuroshard_pipeline.augment import ComputeSampleParams, PoolParams
 from neuroshard_pipeline.cost_models import CostModels
 from neuroshard_pipeline.errors import NeuroShardError
-from neuroshard_pipeline.evaluation.other_day import DaysParams
 from neuroshard_pipeline.evaluation.solving import BenchmarkJobs
 from neuroshard_pipeline.evaluation.suite_params import (
     BenchmarkSharderParams,
@@ -29,7 +28,6 @@ from neuroshard_pipeline.pipelines import judging
 from neuroshard_pipeline.pipelines.augment import nodes as augment
 from neuroshard_pipeline.pipelines.benchmark import nodes as benchmark
 from neuroshard_pipeline.pipelines.benchmark.pipeline import POLICIES
-from neuroshard_pipeline.pipelines.drift import nodes as drift
 from neuroshard_pipeline.pipelines.measure import nodes as measure
 from neuroshard_pipeline.pipelines.params import ContestParams, PlanParams
 from neuroshard_pipeline.pipelines.plan import nodes as plan
@@ -40,7 +38,9 @@ from neuroshard_pipeline.pipelines.preflight.measuring import (
     gpu_problems,
 )
 from neuroshard_pipeline.pipelines.preflight.run import PlannedRun, Problems
+from neuroshard_pipeline.pipelines.replan import nodes as replan
 from neuroshard_pipeline.pipelines.train_check import nodes as train_check
+from neuroshard_pipeline.replanning.other_day import DaysParams
 from neuroshard_pipeline.search.models import check_hardware
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import LEARNED, TORCHREC, make_sharder
@@ -174,11 +174,15 @@ def _user_task(run: PlannedRun, node: Node) -> Problems:
 
 
 def _days(run: PlannedRun, node: Node) -> Problems:
+    present, given = run.given(node, replan.PresentParams)
     name, params = run.given(node, DaysParams)
+    if given.path is not None:
+        yield from _file_problems(run, f"{present}.path", given.path)
+        return
     for day in ("planned", "other"):
         path = getattr(params, day)
         if path is None:
-            yield f"{name}.{day} is not set; give a click log in Criteo's format or a Parquet file of ids"
+            yield f"{present}.path is not set; give the plan that runs, or ids of two days ({name}.{day} is not set)"
         else:
             yield from _file_problems(run, f"{name}.{day}", path)
 
@@ -258,7 +262,7 @@ CHECKS: dict[Any, Callable[[PlannedRun, Node], Problems]] = {
     SuiteSettings: _suites,
     BenchmarkJobs.of: _benchmark_contest,
     benchmark.solve: _executor,
-    drift.read_days: _days,
+    replan.choose: _days,
     plan.read_task: _user_task,
     plan.search_plan: _user_search,
     state_problem: _trained_task,

@@ -9,13 +9,13 @@ from sequence_draws import SequenceIds, sequence_tables
 from neuroshard_pipeline.augment.sequences import row_popularity
 from neuroshard_pipeline.cost_models.models import load_cost_models
 from neuroshard_pipeline.errors import TaskError
-from neuroshard_pipeline.evaluation.other_day import day_task, most_popular, on_ids, planned_shares, shares_of
-from neuroshard_pipeline.evaluation.popularity_drift import DriftParams, evaluate_drift, plan_day
+from neuroshard_pipeline.replanning.days import plan_day, replan_day
+from neuroshard_pipeline.replanning.other_day import day_task, most_popular, on_ids, planned_shares, shares_of
+from neuroshard_pipeline.report.replan_tables import VerdictParams, best_choice, replan_text
 from neuroshard_pipeline.search.params import default_memory
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.price import price_plan
 from neuroshard_pipeline.search.problem import Problem
-from neuroshard_pipeline.sharders.registry import shard
 from neuroshard_pipeline.tables.id_batches import counted
 from neuroshard_pipeline.tables.popularity import id_counts
 from neuroshard_pipeline.tables.profile import reuse_histogram
@@ -26,7 +26,7 @@ from neuroshard_pipeline.tables.tiers import Cuts, cuts_of, tiered_task, tiers_o
 
 WORLD, LOCAL, BATCH, ROWS = 4, 2, 512, 20_000
 CUTS = Cuts(hot_rows=200, host_rows=1_800)
-PARAMS = DriftParams(gb_per_s=10.0, steps=100_000, least_saving=0.02)
+PARAMS = VerdictParams(steps=100_000, least_saving=0.02)
 
 
 @pytest.fixture(scope="module")
@@ -97,39 +97,42 @@ def test_without_drift_nothing_is_worth_it(models):
     source = SequenceIds(table, row_popularity("published", 50_000))
     planned, other = ({table.name: [source.draw(batch_size, s).indices for s in seeds]} for seeds in ((0, 1), (2, 3)))
     task = ShardingTask([table], 16, batch_size, 2**32, local_world_size=8, tiers=True)
-    plan, rows = plan_day(task, planned, models, "neuroshard_plus")
-    drift = evaluate_drift(plan, rows, other, models, PARAMS)
-    assert drift.cuts == cuts_of(plan.task)
-    assert 0 < drift.cuts[table.name].hot_rows < 50_000
-    assert {recut.name for recut in drift.recuts} == {"same cuts", "new plan"}
-    assert all(abs(recut.saved_ms) < 0.02 * drift.drifted.predicted_cost_ms for recut in drift.recuts)
-    assert drift.worth_it is None
+    plan, rows = plan_day(task, planned, models)
+    assert 0 < cuts_of(plan.task)[table.name].hot_rows < 50_000
+    found = replan_day(plan, rows, other, models)
+    assert best_choice(found, PARAMS) is found.choices[0]
+    assert "Take 'keep': no other choice saves enough time in 100,000 steps." in replan_text(found, PARAMS)
 
 
 def test_costs_and_moved_bytes_grow_with_the_drift(plan, source, models):
-    found = [
-        evaluate_drift(plan, planned_rows(source), a_day(source, share), models, PARAMS) for share in (0.0, 0.3, 0.8)
-    ]
-    cold = [drift.shares[source.table.name].cold for drift in found]
-    costs = [drift.drifted.predicted_cost_ms for drift in found]
-    recuts = [next(recut for recut in drift.recuts if recut.name == "same cuts") for drift in found]
-    assert cold == sorted(cold)
-    assert cold[2] > cold[0] + 0.5
+    days = [a_day(source, share) for share in (0.0, 0.3, 0.8)]
+    found = [replan_day(plan, planned_rows(source), day, models) for day in days]
+    costs = [each.choices[0].plan.predicted_cost_ms for each in found]
+    assert [each.choices[0].name for each in found] == ["keep"] * 3
     assert costs == sorted(costs)
-    assert recuts[0].moved_bytes < recuts[1].moved_bytes < recuts[2].moved_bytes
-    assert recuts[2].shares[source.table.name].cold == pytest.approx(cold[0], abs=0.03)
+    cut_again = [each.choice("same cuts") for each in found[1:]]
+    assert 0 < cut_again[0].move.total_bytes < cut_again[1].move.total_bytes
+    assert found[2].choices[0].move.total_bytes == 0
+    assert "the ids of table 'sequence_0' look up" in found[2].judgement.problems[0]
 
 
-def test_heavy_drift_is_worth_cutting_again_unless_moving_rows_takes_too_long(plan, source, models):
-    rows, day = planned_rows(source), a_day(source, 0.8)
-    drift = evaluate_drift(plan, rows, day, models, PARAMS)
-    best = drift.worth_it
-    assert best is not None
+def test_heavy_drift_is_worth_a_move_unless_few_steps_follow(plan, source, models):
+    found = replan_day(plan, planned_rows(source), a_day(source, 0.8), models)
+    best = best_choice(found, PARAMS)
+    assert best is not found.choices[0]
     assert best.saved_ms > 0
-    assert best.move_ms == pytest.approx(best.moved_bytes / WORLD / 10e6)
-    assert best.pays_after == pytest.approx(best.move_ms / best.saved_ms)
-    short = evaluate_drift(plan, rows, day, models, PARAMS.model_copy(update={"gb_per_s": 1e-4, "steps": 1}))
-    assert short.worth_it is None
+    assert best.pays_after == pytest.approx(best.move.move_ms / best.saved_ms)
+    assert f"Take {best.name!r}: its move takes" in replan_text(found, PARAMS)
+    assert best_choice(found, VerdictParams(steps=100_000, least_saving=0.99)) is found.choices[0]
+
+
+def test_without_tiers_the_choices_are_those_of_replan(source, models):
+    day = {source.table.name: [ids[:BATCH] for ids in a_day(source)[source.table.name]]}
+    task = ShardingTask([source.table], WORLD, BATCH, 2**30, local_world_size=LOCAL)
+    plan, rows = plan_day(task, day, models)
+    assert not cuts_of(plan.task)
+    found = replan_day(plan, rows, day, models)
+    assert found.choices[0].plan.predicted_cost_ms == pytest.approx(plan.predicted_cost_ms)
 
 
 def test_the_day_task_joins_tiers_again(plan, source):
@@ -152,27 +155,9 @@ def test_the_rows_with_the_most_counted_ids_are_popular_in_the_source(source):
     assert np.isin(found, source.popular_rows(200)).mean() > 0.9
 
 
-def test_a_plan_without_tiers_is_refused_with_the_true_reason(source, models):
-    """In the last case, the table may be cut into tiers, but one id per sample is so little that none pays."""
-    day = {source.table.name: [ids[:BATCH] for ids in a_day(source)[source.table.name]]}
-    task = ShardingTask([source.table], WORLD, BATCH, 2**30, local_world_size=LOCAL)
-    pooled = replace(source.table, pooling="sum", popularity=None)
-    for own, sharder, reason in [
-        (task, "neuroshard_plus", "task does not allow them"),
-        (replace(task, tiers=True, tables=[pooled]), "neuroshard_plus", "none of the tables is a sequence table"),
-        (replace(task, tiers=True, world_size=1, local_world_size=1), "neuroshard_plus", "with one rank"),
-        (replace(task, tiers=True), "dim_greedy", "dim_greedy cannot make any"),
-        (replace(task, tiers=True, tables=[replace(source.table, data_type="fp16")]), "neuroshard_plus", "not in fp32"),
-        (day_task(task, day), "neuroshard_plus", "the search found none"),
-    ]:
-        found = shard(own, models, sharder)
-        with pytest.raises(TaskError, match=f"no tiers to cut again: .*{reason}"):
-            evaluate_drift(found, {}, day, models, PARAMS)
-
-
 def test_bad_input_is_named(plan, source, models):
     rows, day, name = planned_rows(source), a_day(source), source.table.name
     with pytest.raises(TaskError, match="at least two batches of ids of table 'sequence_0'"):
-        evaluate_drift(plan, rows, {name: day[name][:1]}, models, PARAMS)
+        replan_day(plan, rows, {name: day[name][:1]}, models)
     with pytest.raises(TaskError, match="but 5 popular rows are given"):
-        evaluate_drift(plan, {name: rows[name][:5]}, day, models, PARAMS)
+        replan_day(plan, {name: rows[name][:5]}, day, models)

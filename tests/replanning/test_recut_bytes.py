@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neuroshard_pipeline.evaluation.recut_bytes import RowPlaces, places_without_tiers, received_bytes
+from neuroshard_pipeline.replanning.recut_bytes import RowPlaces, places_without_tiers, received_bytes
 from neuroshard_pipeline.tables.row_blocks import row_blocks
 from neuroshard_pipeline.tables.table import Shard, Table
 

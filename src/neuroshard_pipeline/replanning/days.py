@@ -1,0 +1,151 @@
+"""A change of the popular rows: what a plan costs on another day's ids, and what it costs to cut its tiers again.
+
+Tiers cut a sequence table by the popularity of its rows: hot rows are on every rank, host rows are once on every host,
+and cold rows are sharded. Hot and host rows were popular on the day that the plan was made for. The new popular rows
+are counted in half of the other day's batches, and plans are priced on the remaining half, so that rows that were
+popular by chance do not make cutting again look better than it is.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from neuroshard_pipeline.arrays import IntArray
+from neuroshard_pipeline.errors import TaskError
+from neuroshard_pipeline.replanning.choices import FREE, KEEP, Choice, Replan, replan
+from neuroshard_pipeline.replanning.moved import Move, move_of
+from neuroshard_pipeline.replanning.other_day import (
+    DayIds,
+    PopularRows,
+    day_task,
+    most_popular,
+    on_ids,
+    planned_shares,
+    shares_of,
+)
+from neuroshard_pipeline.replanning.present import Judgement, Present
+from neuroshard_pipeline.replanning.recut_bytes import RowPlaces, places_without_tiers, received_bytes
+from neuroshard_pipeline.search.models import Models
+from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.sharders.base import SharderSettings
+from neuroshard_pipeline.sharders.registry import shard
+from neuroshard_pipeline.tables.popularity import id_counts
+from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.tables.tiers import cuts_of, parent_tables, tiers_of
+
+SAME_CUTS = "same cuts"
+
+
+def plan_day(
+    task: ShardingTask, day: DayIds, models: Models, settings: SharderSettings | None = None
+) -> tuple[Plan, PopularRows]:
+    """The plan for a day, which may have tiers, and the most popular rows of its tables with tiers.
+
+    Args:
+        task: the task of the model's tables; their profiles are replaced by those of the day.
+        day: batches of ids of every table, of the task's global batch size.
+        models: cost models.
+        settings: settings of the search.
+    """
+    plan = shard(day_task(task, day), models, params=settings)
+    return plan, _popular(plan.task, day)
+
+
+def replan_day(
+    present: Plan, rows: PopularRows, day: DayIds, models: Models, settings: SharderSettings | None = None
+) -> Replan:
+    """The choices on another day's ids: keep, the same cuts with the day's popular rows, and a plan for the day.
+
+    Without tiers in the present plan, they are those of `replan` for the profiles of the day.
+
+    Args:
+        present: the plan that runs.
+        rows: the popular rows that it is trained with.
+        day: at least two batches of the other day for every table of the model, of the task's global batch size.
+        models: cost models.
+        settings: settings of the search for the plan for the day.
+
+    Raises:
+        TaskError: batches or popular rows are missing.
+    """
+    _check(present, rows, day)
+    if not cuts_of(present.task):
+        return replan(Present.of(present), day_task(present.task, day), models, settings=settings)
+    names = [table.name for table in parent_tables(present.task)]
+    counted, judged = {name: day[name][::2] for name in names}, {name: day[name][1::2] for name in names}
+    fresh = shard(day_task(present.task, counted), models, params=settings)
+    ways = [(KEEP, present, rows)]
+    ways += [(name, plan, _popular(plan.task, counted)) for name, plan in ((SAME_CUTS, present), (FREE, fresh))]
+    keep, found = on_ids(present, rows, judged, models), list[Choice]()
+    for name, plan, popular in ways:
+        priced = on_ids(plan, popular, judged, models)
+        saved_ms = _predicted_ms(keep) - _predicted_ms(priced)
+        if name == KEEP or saved_ms > max(choice.saved_ms for choice in found):
+            found.append(Choice(name, priced, _move((present, rows), (priced, popular), models), saved_ms))
+    problems = tuple(_shares_sentences(present, rows, judged))
+    return Replan(Judgement(problems, keep.predicted, keep.memory_bytes, keep.memory.limits(keep.task)), tuple(found))
+
+
+def _popular(task: ShardingTask, day: DayIds) -> dict[str, IntArray]:
+    """The popular rows of the tables with tiers, counted in batches of ids."""
+    cuts = cuts_of(task)
+    tables = [table for table in parent_tables(task) if table.name in cuts]
+    return most_popular(cuts, {table.name: id_counts(day[table.name], table.num_embeddings) for table in tables})
+
+
+def _predicted_ms(plan: Plan) -> float:
+    assert plan.predicted_cost_ms is not None, "price_plan predicts a cost"
+    return plan.predicted_cost_ms
+
+
+def _move(old: tuple[Plan, PopularRows], new: tuple[Plan, PopularRows], models: Models) -> Move:
+    """The move between two plans with popular rows; every rank sends equal parts to all others."""
+    task, total = new[0].task, 0.0
+    for table in parent_tables(task):
+        own = new[0].memory.row_bytes(table, task)
+        places = _places(*old, table.name), _places(*new, table.name)
+        total += received_bytes(*places, own, task.world_size, task.num_hosts)
+    world = task.world_size
+    between = np.full((world, world), round(total / max(world * (world - 1), 1)), dtype=np.int64)
+    np.fill_diagonal(between, 0)
+    return move_of(between, task, models)
+
+
+def _places(plan: Plan, rows: PopularRows, name: str) -> RowPlaces:
+    """The places of the rows of one table of the model."""
+    placed = [
+        (shard, rank)
+        for shard, rank in zip(plan.shards, plan.ranks, strict=True)
+        if shard.table.name in (name, f"{name}/cold")
+    ]
+    shards, ranks = [shard for shard, _ in placed], [rank for _, rank in placed]
+    cuts = cuts_of(plan.task).get(name)
+    if cuts is None:
+        return places_without_tiers(shards, ranks)
+    popular, end = rows[name], cuts.hot_rows + cuts.host_rows
+    return RowPlaces(popular[: cuts.hot_rows], popular[cuts.hot_rows : end], tuple(shards), tuple(ranks))
+
+
+def _shares_sentences(plan: Plan, rows: PopularRows, day: DayIds) -> list[str]:
+    """What share of the ids looks up the tiers of every table, as planned and on the day."""
+    now, sentences = shares_of(plan.task, rows, day), []
+    for name, tiers in tiers_of(plan.task).items():
+        pairs: Mapping[str, tuple[float, float]] = {
+            kind: (getattr(planned_shares(tiers), kind), getattr(now[name], kind)) for kind in ("hot", "host", "cold")
+        }
+        shares = ", ".join(f"{after:.0%} (planned {before:.0%}) {kind}" for kind, (before, after) in pairs.items())
+        sentences.append(f"the ids of table {name!r} look up {shares} rows")
+    return sentences
+
+
+def _check(plan: Plan, rows: PopularRows, day: DayIds) -> None:
+    task_id = plan.task.task_id
+    for table in parent_tables(plan.task):
+        if len(day.get(table.name, ())) < 2:
+            raise TaskError(f"{task_id}: give at least two batches of ids of table {table.name!r}")
+    for name, own in cuts_of(plan.task).items():
+        if len(rows.get(name, ())) < own.hot_rows + own.host_rows:
+            raise TaskError(
+                f"{task_id}: table {name!r} has {own.hot_rows} hot and {own.host_rows} host rows, but "
+                f"{len(rows.get(name, ()))} popular rows are given; give the rows that the plan is trained with"
+            )
