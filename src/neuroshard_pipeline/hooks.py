@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import torch
 from kedro.framework.hooks import hook_impl
 from kedro.framework.project import pipelines
 from kedro.io import AbstractVersionedDataset, CatalogProtocol
@@ -216,15 +215,18 @@ class ThreadHooks:
     """
 
     def __init__(self) -> None:
-        self._torch_threads = torch.get_num_threads()
+        self._torch_threads: int | None = None
         self._limits: threadpool_limits | None = None
 
     @hook_impl
-    def before_pipeline_run(self) -> None:
-        """Set the number of threads of torch, OpenMP and BLAS to one."""
-        self._torch_threads = torch.get_num_threads()
+    def before_pipeline_run(self, pipeline: Pipeline) -> None:
+        """Set the number of threads of OpenMP and BLAS to one, and of torch, which no node of `plan` uses."""
+        if {tag for node in pipeline.nodes for tag in node.tags} != {"plan"}:
+            import torch  # imported late: this takes as long as many a plan
+
+            self._torch_threads = torch.get_num_threads()
+            torch.set_num_threads(1)
         self._limits = threadpool_limits(limits=1)
-        torch.set_num_threads(1)
 
     @hook_impl
     def after_pipeline_run(self) -> None:
@@ -239,6 +241,9 @@ class ThreadHooks:
     def _restore(self) -> None:
         if self._limits is not None:
             self._limits.restore_original_limits()
+        if self._torch_threads is not None:
+            import torch
+
             torch.set_num_threads(self._torch_threads)
 
 

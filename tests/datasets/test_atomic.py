@@ -15,9 +15,9 @@ from kedro.io import DatasetError, Version
 from neuroshard_pipeline.datasets import (
     AtomicJSONDataset,
     AtomicParquetDataset,
-    AtomicPlotlyDataset,
     AtomicTextDataset,
 )
+from neuroshard_pipeline.datasets.figures import AtomicPlotlyDataset
 
 CASES = [
     (AtomicJSONDataset, "a.json", {"x": [1, 2]}),

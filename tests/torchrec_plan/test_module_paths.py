@@ -128,6 +128,12 @@ def test_exactly_the_table_names_that_torchrec_refuses_are_refused(name):
         assert set(module_paths(task_of(SUM, table))) == {"sum", name}
 
 
+def test_no_attribute_of_a_module_dict_is_a_table_name():
+    for name in dir(nn.ModuleDict()):
+        with pytest.raises(PlanError, match="attribute"):
+            module_paths(task_of(Table(name, 10, 16, 1.0)))
+
+
 def test_torchrec_refuses_some_of_these_names():
     for name in ("items", "user.id"):
         with pytest.raises(KeyError):

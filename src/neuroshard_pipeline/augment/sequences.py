@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from scipy.optimize import nnls
 
 from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.augment.published import BATCH_SIZE, INDICES, MEAN_NUM_EMBEDDINGS, TABLES, rows_per_table
@@ -96,6 +95,8 @@ def _published_classes() -> tuple[FloatArray, FloatArray]:
     batch. The classes' shares of ids are the smoothest ones that reproduce the published rows of every reuse bin (least
     squares of relative errors, shares not negative, second differences penalised).
     """
+    from scipy.optimize import nnls  # imported late: this takes a third of a second
+
     indices, target = round(INDICES / TABLES), rows_per_table(BATCH_SIZE)
     popularity = _CLASS_COUNTS / indices
     of_class = np.array([expected_rows(np.ones(1), np.array([p]), indices) for p in popularity]).T  # (17, K)

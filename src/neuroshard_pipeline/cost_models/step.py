@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from scipy.optimize import nnls
 
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.cost_models import checkpoint
@@ -130,6 +129,8 @@ def fit_prices(part: str, work: FloatArray, measured_ms: FloatArray) -> dict[str
         work: work of N measured ranks, (N, Q).
         measured_ms: measured ms of the part, above 0, (N,).
     """
+    from scipy.optimize import nnls  # imported late: this takes a third of a second
+
     names = PARTS[part]
     columns = work[:, [list(QUANTITIES).index(name) for name in names]]
     scale = np.maximum(columns.max(axis=0), 1e-12)

@@ -14,7 +14,6 @@ from typing import Any
 
 from kedro_datasets.json import JSONDataset
 from kedro_datasets.pandas import ParquetDataset
-from kedro_datasets.plotly import JSONDataset as PlotlyJSONDataset
 from kedro_datasets.text import TextDataset
 
 
@@ -42,7 +41,7 @@ def replacing(target: Path) -> Iterator[Path]:
         staged.unlink(missing_ok=True)
 
 
-class _AtomicSave:
+class AtomicSave:
     """Mixin that makes the `save` of a Kedro dataset atomic. The dataset must be on a local file system."""
 
     def save(self, data: Any) -> None:
@@ -55,17 +54,13 @@ class _AtomicSave:
             stock.save.__wrapped__(writer, data)  # Kedro wraps `save` of both classes; once is enough.
 
 
-class AtomicParquetDataset(_AtomicSave, ParquetDataset):
+class AtomicParquetDataset(AtomicSave, ParquetDataset):
     """`pandas.ParquetDataset` with an atomic save."""
 
 
-class AtomicJSONDataset(_AtomicSave, JSONDataset):
+class AtomicJSONDataset(AtomicSave, JSONDataset):
     """`json.JSONDataset` with an atomic save."""
 
 
-class AtomicPlotlyDataset(_AtomicSave, PlotlyJSONDataset):
-    """`plotly.JSONDataset` with an atomic save."""
-
-
-class AtomicTextDataset(_AtomicSave, TextDataset):
+class AtomicTextDataset(AtomicSave, TextDataset):
     """`text.TextDataset` with an atomic save."""

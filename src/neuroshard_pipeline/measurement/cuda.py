@@ -1,6 +1,4 @@
-"""The CUDA devices of this host."""
-
-import torch
+"""The CUDA devices of this host. Functions import torch, because many modules need `needs_cuda` only."""
 
 from neuroshard_pipeline.errors import MeasurementError
 
@@ -19,6 +17,8 @@ def require_devices(backend: str, number: int) -> None:
     Raises:
         MeasurementError: there are fewer than `number`; the message names the alternatives.
     """
+    import torch
+
     if not torch.cuda.is_available():
         raise MeasurementError(f"backend {backend}: no CUDA device; use {ALTERNATIVES[backend]}")
     available = torch.cuda.device_count()
@@ -31,6 +31,8 @@ def require_devices(backend: str, number: int) -> None:
 
 def device_facts() -> dict[str, object]:
     """Model and memory of the first device, and the CUDA version of the torch build."""
+    import torch
+
     properties = torch.cuda.get_device_properties(0)
     return {
         "device": "cuda",

@@ -12,8 +12,6 @@ from functools import partial
 import pandas as pd
 
 from neuroshard_pipeline.measurement.chunks import AnySample, Chunk
-from neuroshard_pipeline.measurement.comm_bench import set_up_rank
-from neuroshard_pipeline.measurement.compute_bench import set_up_worker
 from neuroshard_pipeline.measurement.costs import make_record
 from neuroshard_pipeline.measurement.cuda import needs_cuda
 from neuroshard_pipeline.measurement.hardware import fingerprint
@@ -21,14 +19,13 @@ from neuroshard_pipeline.measurement.params import CommMeasureParams, ComputeMea
 from neuroshard_pipeline.measurement.preparation import prepare
 from neuroshard_pipeline.measurement.time_budget import TimeBudget
 from neuroshard_pipeline.measurement.timing import Timing
-from neuroshard_pipeline.measurement.torchrun_team import TorchrunTeam
 from neuroshard_pipeline.tables.samples import CollectiveSample, ComputeSample
 from neuroshard_pipeline.workers import ATTEMPTS, Item, LocalTeam, Pool, Team, single_workers
 
 _LOGGER = logging.getLogger(__name__)
 
 #: Modules that the fork server, which starts all local workers without a GPU, imports once.
-PRELOAD = ("neuroshard_pipeline.measurement.pools", "neuroshard_pipeline.measurement.fbgemm")
+PRELOAD = tuple(f"neuroshard_pipeline.measurement.{name}" for name in ("comm_bench", "compute_bench", "fbgemm"))
 #: A chunk is given up when this many of its samples in a row fail although each is measured alone.
 _GIVE_UP_AFTER = 3
 
@@ -118,6 +115,7 @@ def _measured_singly(chunk: Chunk, error: str, pool: Pool) -> tuple[list[list[Ti
 @contextmanager
 def compute_pool(samples: Sequence[ComputeSample], params: ComputeMeasureParams, seed: int) -> Iterator[Pool]:
     """A pool of workers that measure at the same time, on this host or on a Ray cluster."""
+    from neuroshard_pipeline.measurement.compute_bench import set_up_worker  # imported late, because it imports torch
 
     def open_teams() -> dict[int, list[Team]]:
         machine = fingerprint(params.backend)
@@ -141,6 +139,9 @@ def comm_pool(samples: Sequence[CollectiveSample], params: CommMeasureParams) ->
 
     A world size above `params.local_world_size` is measured by ranks that torchrun has started on several hosts.
     """
+    from neuroshard_pipeline.measurement.comm_bench import set_up_rank  # imported late, because both import torch
+    from neuroshard_pipeline.measurement.torchrun_team import TorchrunTeam
+
     with tempfile.TemporaryDirectory() as folder:
 
         def arguments(world_size: int) -> tuple[object, ...]:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.cost_models.training_range import TRAINING_RANGE
@@ -143,6 +142,8 @@ def _fitted(sets: ShardSets, batch_size: int, costs_ms: FloatArray, least_width:
 
 def _coefficients(read: FloatArray, scaled_costs: FloatArray) -> FloatArray:
     """Positive coefficients (3,) with which the bytes `read` (N, 3) come closest to the costs (N,), ms * bandwidth."""
+    from scipy.optimize import least_squares  # imported late: this takes a third of a second
+
     limit = np.log(_LARGEST_COEFFICIENT)
     found = least_squares(lambda x: np.log(read @ np.exp(x) / scaled_costs), np.zeros(3), bounds=(-limit, limit))
     return np.exp(found.x)

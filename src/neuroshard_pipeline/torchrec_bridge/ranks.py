@@ -9,16 +9,17 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-import torch.distributed as dist
 from pydantic import Field, PositiveInt
 
 from neuroshard_pipeline.errors import NeuroShardError
 from neuroshard_pipeline.measurement import PRELOAD
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.workers import LocalTeam, settle_on_core
+
+if TYPE_CHECKING:
+    import torch
 
 #: glibc's malloc.h. The first parameter with -1 keeps freed memory in the process; the second with 0 avoids `mmap`.
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
@@ -65,6 +66,8 @@ def rank_team(
     Raises:
         RankError: the backend is nccl and the machine has fewer GPUs than ranks.
     """
+    import torch  # imported late, because parameters and errors are needed without it
+
     if params.backend == "nccl" and torch.cuda.device_count() < world_size:
         raise RankError(
             f"backend nccl needs a GPU for each of {world_size} ranks, but this machine has "
@@ -91,7 +94,7 @@ def join_ranks(
     store_file: str,
     ranks_per_host: int | None = None,
     backend: str | None = None,
-) -> torch.device:
+) -> "torch.device":
     """Join the process group, in the process of a rank, and return the rank's device.
 
     Args:
@@ -102,6 +105,9 @@ def join_ranks(
         ranks_per_host: number of ranks that TorchRec treats as one host; None for all of them.
         backend: another backend of torch.distributed than that of `params`.
     """
+    import torch
+    from torch import distributed as dist
+
     _ignore_warnings()
     local = ranks_per_host or world_size
     os.environ.update(LOCAL_RANK=str(rank % local), LOCAL_WORLD_SIZE=str(local))

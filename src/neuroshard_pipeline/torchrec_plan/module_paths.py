@@ -4,7 +4,11 @@ An `EmbeddingBagCollection` holds pooled tables whose ids all have weights or al
 holds sequence tables of one width. Both keep their tables in a `torch.nn.ModuleDict`, which refuses some names.
 """
 
+import importlib.util
+import re
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.tables.kinds import EmbeddingModule
@@ -18,10 +22,8 @@ def module_paths(task: ShardingTask, module_path: str | Mapping[str, str] | None
     Raises:
         PlanError: TorchRec refuses the name of a table, or two tables in one collection; the message names the remedy.
     """
-    from torch import nn  # this import takes a second, and only exports need it
-
     for name in (table.name if table.tier is None else table.tier.parent for table in task.tables):
-        if "." in name or hasattr(nn.ModuleDict(), name):
+        if "." in name or _is_attribute(name):
             why = "contains a dot" if "." in name else "is an attribute of torch.nn.ModuleDict"
             raise PlanError(f"{task.task_id}: TorchRec refuses the table name {name!r}, which {why}; rename the table")
     if isinstance(module_path, Mapping):
@@ -37,6 +39,24 @@ def module_paths(task: ShardingTask, module_path: str | Mapping[str, str] | None
                 f"{_kind(table)}; give them different modules in {remedy}"
             )
     return paths
+
+
+def _is_attribute(name: str) -> bool:
+    """Whether `torch.nn.ModuleDict` has an attribute of this name. Only names that its source contains import torch."""
+    if name not in _words_of_module_dict() and not hasattr(object, name):
+        return False
+    from torch import nn  # this import takes a second
+
+    return hasattr(nn.ModuleDict(), name)
+
+
+@cache
+def _words_of_module_dict() -> frozenset[str]:
+    """All words of the files of torch that define `ModuleDict` and its base class."""
+    found = importlib.util.find_spec("torch")
+    folders = (found and found.submodule_search_locations) or ()
+    files = [Path(folder, "nn", "modules", name) for folder in folders for name in ("module.py", "container.py")]
+    return frozenset(word for file in files for word in re.findall(r"\w+", file.read_text(encoding="utf-8")))
 
 
 def _paths(task: ShardingTask, module_path: str | None) -> dict[str, str]:

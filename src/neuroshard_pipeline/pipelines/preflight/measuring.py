@@ -4,9 +4,6 @@ import importlib.util
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 
-import torch
-import torch.distributed as dist
-
 from neuroshard_pipeline.host import available_memory_bytes
 from neuroshard_pipeline.measurement import CommMeasureParams, ComputeMeasureParams
 from neuroshard_pipeline.measurement.cuda import ALTERNATIVES
@@ -50,6 +47,8 @@ def compute_problems(run: PlannedRun, named: Named, params: ComputeMeasureParams
 
 def comm_problems(run: PlannedRun, named: Named, params: CommMeasureParams, world_sizes: set[int]) -> Problems:
     """Problems of a campaign that runs collectives of `world_sizes` ranks."""
+    from torch import distributed as dist  # imported late: this takes seconds, and few runs measure
+
     backend, local = run.setting(named("backend"), params.backend), params.local_world_size
     if params.backend == "nccl" and not dist.is_nccl_available():
         yield f"{backend}: this build of torch has no NCCL; install the project with the extra [cuda]"
@@ -82,6 +81,8 @@ def extra_problems(extra: str, needed_by: str) -> Problems:
 
 
 def _gpu_problems(setting: str, backend: str, number: int, needed_bytes: int) -> Problems:
+    import torch
+
     if not torch.cuda.is_available():
         build = "" if torch.version.cuda else f" (torch {torch.__version__} lacks CUDA; install the extra [cuda])"
         yield f"{setting}: torch finds no CUDA device{build}; use {ALTERNATIVES[backend]}"

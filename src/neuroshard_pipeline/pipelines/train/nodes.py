@@ -5,16 +5,8 @@ from typing import Any
 
 import pandas as pd
 
-from neuroshard_pipeline.cost_models import (
-    CommCostModel,
-    CommTrainParams,
-    ComputeCostModel,
-    ComputeTrainParams,
-    accuracy_by_group,
-    fit_reductions,
-    train_comm_model,
-    train_compute_model,
-)
+from neuroshard_pipeline import cost_models
+from neuroshard_pipeline.cost_models import CommCostModel, CommTrainParams, ComputeCostModel, ComputeTrainParams
 from neuroshard_pipeline.cost_models.caveats import COSTS_ARE
 from neuroshard_pipeline.cost_models.modelled_step import ModelledStepParams, is_modelled, step_model_of_hardware
 from neuroshard_pipeline.cost_models.reductions import ReductionCosts
@@ -37,7 +29,7 @@ def train_compute(
     lineage: Json,
 ) -> tuple[ComputeCostModel, Json, pd.DataFrame]:
     """Fit the compute cost model; return it with its metrics and held-out predictions."""
-    return train_compute_model(
+    return cost_models.train_compute_model(
         data.compute_samples,
         data.table_pool,
         data.compute_costs,
@@ -52,7 +44,7 @@ def evaluate_by_group(
     model: ComputeCostModel, data: MeasuredSamples, held_out: pd.DataFrame
 ) -> tuple[Json, pd.DataFrame]:
     """Return metrics and predictions of the compute cost model by group of held-out samples (`accuracy_by_group`)."""
-    return accuracy_by_group(
+    return cost_models.accuracy_by_group(
         model, data.compute_samples, data.table_pool, data.compute_settings, data.compute_costs, held_out
     )
 
@@ -61,12 +53,13 @@ def train_comm(
     data: MeasuredSamples, params: CommTrainParams, hardware: Json, lineage: Json
 ) -> tuple[CommCostModel, Json, pd.DataFrame]:
     """Fit the forward and backward communication cost model; return it with its metrics and held-out predictions."""
-    return train_comm_model(data.comm_samples, data.comm_costs, params, provenance("comm", hardware, lineage))
+    origin = provenance("comm", hardware, lineage)
+    return cost_models.train_comm_model(data.comm_samples, data.comm_costs, params, origin)
 
 
 def fit_reduction_costs(samples: pd.DataFrame, costs: pd.DataFrame) -> tuple[Json, Json]:
     """Fit the costs of reductions; return them as JSON, and their accuracy."""
-    model, metrics = fit_reductions(samples, costs)
+    model, metrics = cost_models.fit_reductions(samples, costs)
     return model.to_json(), metrics
 
 

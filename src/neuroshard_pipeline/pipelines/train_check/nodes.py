@@ -15,7 +15,6 @@ from neuroshard_pipeline.tables import ShardingTask
 from neuroshard_pipeline.torchrec_bridge.train_check.batches import Batch
 from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainingParams
 from neuroshard_pipeline.torchrec_bridge.train_check.problem import solve_problem
-from neuroshard_pipeline.torchrec_bridge.train_check.run import train_under_plans
 from neuroshard_pipeline.torchrec_bridge.train_check.summary import training_notes, training_rows
 
 
@@ -33,6 +32,8 @@ def tabulate_plans(solutions: Solutions) -> pd.DataFrame:
 
 def train(solutions: Solutions, batches: tuple[Batch, ...], params: TrainingParams) -> pd.DataFrame:
     """Train the same model under every plan; the plans take turns."""
+    from neuroshard_pipeline.torchrec_bridge.train_check.run import train_under_plans  # late, because it imports torch
+
     return train_under_plans(
         solutions.plans, batches, params, lambda rounds: tqdm(rounds, desc="train", unit=" rounds", disable=None)
     )

@@ -12,7 +12,6 @@ from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.sharders.policies.params import PolicyTrainParams
 from neuroshard_pipeline.sharders.policies.policy import Policy
 from neuroshard_pipeline.sharders.policies.tasks import PolicyTasks
-from neuroshard_pipeline.sharders.policies.training import train_policy
 
 Json = dict[str, Any]
 
@@ -40,6 +39,8 @@ def report_progress(autoshard: pd.DataFrame, dreamshard: pd.DataFrame) -> tuple[
 def _train(
     kind: str, tasks: PolicyTasks, models: CostModels, memory: MemoryModel, params: PolicyTrainParams, lineage: Json
 ) -> tuple[Policy, pd.DataFrame]:
+    from neuroshard_pipeline.sharders.policies.training import train_policy  # imported late, because it imports torch
+
     versions = {name: version for name, version in lineage["inputs"].items() if name.endswith("_cost_model")}
     provenance = {
         "cost_model_versions": versions,

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
-from torch import nn
 
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.search.memory import MemoryModel
@@ -53,6 +52,8 @@ def stated_task(tasks: pd.DataFrame, params: TrainTaskParams, memory: MemoryMode
         task = task_from_tables(
             given, params.world_size, params.batch_size, params.memory_bytes, params.row_scale, name
         )
+    from torch import nn  # imported late: this takes seconds
+
     for table in task.tables:
         if "." in table.name or hasattr(nn.ModuleDict(), table.name):
             raise TaskError(f"table {table.name!r}: PyTorch does not accept this name for a module; rename the table")

@@ -12,14 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import torch
-import torch.distributed as dist
 
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.torchrec_bridge.ranks import RankError, join_ranks, rank_team
 from neuroshard_pipeline.torchrec_bridge.train_check.batches import Batch, drawn_batches
 from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams
-from neuroshard_pipeline.torchrec_bridge.virtual.group import join_virtual_ranks
 from neuroshard_pipeline.torchrec_bridge.virtual.log import StepLog
 from neuroshard_pipeline.torchrec_bridge.virtual.networks import Network
 from neuroshard_pipeline.torchrec_bridge.virtual.replay import replayed_steps
@@ -217,6 +214,11 @@ def set_up_rank(
     rank: int, world_size: int, local_world_size: int | None, params: StepParams, is_virtual: bool, store_file: str
 ) -> Callable[[Group], list[Step]]:
     """Join the process group; the returned function measures one group of plans."""
+    import torch  # imported late, because a run that measures no steps needs none of these modules
+    import torch.distributed as dist
+
+    from neuroshard_pipeline.torchrec_bridge.virtual.group import join_virtual_ranks
+
     device, log = torch.device("cpu"), None
     if is_virtual:
         log = join_virtual_ranks(rank, world_size, params, store_file, local_world_size)
