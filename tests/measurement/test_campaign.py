@@ -23,7 +23,7 @@ from measurement.team_functions import (
     set_up_worker_that_recovers,
 )
 from neuroshard_pipeline.errors import MeasurementError
-from neuroshard_pipeline.measurement import CommCampaign, ComputeCampaign, pools
+from neuroshard_pipeline.measurement import CommCampaign, ComputeCampaign, comm_bench, compute_bench
 from neuroshard_pipeline.tables.samples import REDUCTIONS, CommSample, ComputeSample, ReductionSample
 from neuroshard_pipeline.tables.table import Table, whole
 
@@ -146,7 +146,7 @@ def test_a_sample_that_does_not_fit_becomes_an_error_row_and_the_campaign_contin
 
 def test_a_rank_that_dies_becomes_error_rows_and_the_rest_is_measured(comm_params, comm_samples, monkeypatch):
     samples = [*comm_samples(4), CommSample("comm-deadly", 10, (4, 8, 12), (0.0, 0.0, 0.0))]
-    monkeypatch.setattr(pools, "set_up_rank", set_up_mortal_rank)
+    monkeypatch.setattr(comm_bench, "set_up_rank", set_up_mortal_rank)
     frame = CommCampaign(comm_params(), SEED).measure(samples)
     failed = frame[frame["error"].notna()]
     assert set(failed["sample_id"]) == {"comm-deadly"}
@@ -159,7 +159,7 @@ def test_a_rank_that_dies_becomes_error_rows_and_the_rest_is_measured(comm_param
 def test_a_worker_that_dies_becomes_an_error_row(compute_params, compute_samples, monkeypatch):
     deadly = ComputeSample("compute-deadly", 8, (whole(Table("deadly", 10, 4, 1.0)),))
     samples = [*compute_samples(5), deadly]
-    monkeypatch.setattr(pools, "set_up_worker", set_up_mortal_worker)
+    monkeypatch.setattr(compute_bench, "set_up_worker", set_up_mortal_worker)
     frame = ComputeCampaign(compute_params(workers=2), SEED).measure(samples)
     assert frame.loc[frame["error"].notna(), "sample_id"].tolist() == ["compute-deadly"]
     assert frame["repeats"].tolist() == [2] * 5 + [0]
@@ -174,7 +174,7 @@ def test_a_sample_that_kills_its_worker_is_measured_again_by_the_next_run(
 ):
     sample = deadly(f"until {tmp_path / 'healed'}")
     samples, params = [*compute_samples(5), sample], compute_params(visits=3, noise_floor_share=0.0)
-    monkeypatch.setattr(pools, "set_up_worker", set_up_worker_that_recovers)
+    monkeypatch.setattr(compute_bench, "set_up_worker", set_up_worker_that_recovers)
     records = dict(ComputeCampaign(params, SEED).run(samples, {}))
     costs = ComputeCampaign(params, SEED).costs(records, samples)
     assert costs["error"].iloc[-1].endswith("died, exit code -9; another run may succeed")
@@ -207,7 +207,7 @@ def test_a_permanent_failure_is_not_measured_again_and_the_log_says_so(compute_p
 def test_a_campaign_whose_first_samples_all_fail_stops_and_stores_nothing(
     compute_params, compute_samples, monkeypatch, chunk_samples
 ):
-    monkeypatch.setattr(pools, "set_up_worker", set_up_broken_worker)
+    monkeypatch.setattr(compute_bench, "set_up_worker", set_up_broken_worker)
     params = compute_params(workers=2, chunk_samples=chunk_samples)
     with pytest.raises(MeasurementError, match=r"none of its first \d+ samples.*no kernel image.*timeout_s"):
         next(ComputeCampaign(params, SEED).run(compute_samples(30), {}))
@@ -216,7 +216,7 @@ def test_a_campaign_whose_first_samples_all_fail_stops_and_stores_nothing(
 def test_samples_that_have_failed_before_do_not_stop_a_later_run(compute_params, compute_samples, monkeypatch):
     good, bad = compute_samples(4), [deadly(name) for name in "abcd"]
     params = compute_params(visits=1, noise_floor_share=0.0, chunk_samples=2)
-    monkeypatch.setattr(pools, "set_up_worker", set_up_mortal_worker)
+    monkeypatch.setattr(compute_bench, "set_up_worker", set_up_mortal_worker)
     records = dict(ComputeCampaign(params, SEED).run([*good, *bad[:2]], {}))
     records |= dict(ComputeCampaign(params, SEED).run([*good, *bad], records))  # 2 new failures are too few to stop it
     records |= dict(ComputeCampaign(params, SEED).run([*good, *bad], records))

@@ -14,7 +14,7 @@ from workers.test_mapping import (
 
 from measurement.team_functions import set_up_mortal_worker
 from neuroshard_pipeline.errors import MeasurementError
-from neuroshard_pipeline.measurement import ComputeCampaign, pools
+from neuroshard_pipeline.measurement import ComputeCampaign, compute_bench
 from neuroshard_pipeline.measurement.compute_bench import set_up_worker
 from neuroshard_pipeline.measurement.hardware import fingerprint
 from neuroshard_pipeline.tables.samples import ComputeSample
@@ -70,7 +70,7 @@ def test_a_campaign_survives_the_death_of_a_host(on_cluster, compute_params, com
 @pytest.mark.slow
 def test_a_sample_that_kills_its_workers_is_an_error_row(on_cluster, compute_samples, monkeypatch):
     deadly = ComputeSample("compute-deadly", 8, (whole(Table("deadly", 10, 4, 1.0)),))
-    monkeypatch.setattr(pools, "set_up_worker", set_up_mortal_worker)
+    monkeypatch.setattr(compute_bench, "set_up_worker", set_up_mortal_worker)
     params = on_cluster(visits=1, noise_floor_share=0.0, workers=1)
     frame = ComputeCampaign(params, SEED).measure([*compute_samples(2), deadly])
     assert frame["error"].notna().tolist() == [False, False, True]

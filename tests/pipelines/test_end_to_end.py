@@ -249,3 +249,15 @@ def test_importing_the_package_imports_no_framework():
     script = f"import sys, neuroshard_pipeline; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=os.environ)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_plan_needs_neither_torch_nor_optimizers(tmp_path):
+    script = (
+        "import sys, atexit; heavy = ('torch', 'torchrec', 'fbgemm_gpu', 'scipy.optimize', 'kedro_datasets.plotly')\n"
+        "atexit.register(lambda: print('imported:', [name for name in heavy if name in sys.modules]))\n"
+        "from kedro.framework.cli import main; main()"
+    )
+    command = [sys.executable, "-c", script, "run", "--env", "h100", "--pipeline", "plan"]
+    command += ["--params", f"data_root={tmp_path},plan.task.world_size=2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ, cwd=ROOT)
+    assert done.stdout.strip().endswith("imported: []")

@@ -129,7 +129,7 @@ def test_exactly_the_table_names_that_torchrec_refuses_are_refused(name):
 
 
 def test_no_attribute_of_a_module_dict_is_a_table_name():
-    for name in dir(nn.ModuleDict()):
+    for name in dir(torch.nn.ModuleDict()):
         with pytest.raises(PlanError, match="attribute"):
             module_paths(task_of(Table(name, 10, 16, 1.0)))
 

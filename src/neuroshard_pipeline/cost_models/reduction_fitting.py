@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import isotonic_regression
 
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.cost_models.intervals import COVERAGE
@@ -83,6 +82,8 @@ def _points(collective: Reduction, rows: pd.DataFrame) -> Points:
 
 def _curve(sizes: FloatArray, costs: FloatArray) -> Curve:
     """A curve through the measured costs. Neighbours whose costs fall with the size get their geometric mean."""
+    from scipy.optimize import isotonic_regression  # imported late: this takes a third of a second
+
     return Curve(sizes, np.exp(isotonic_regression(np.log(costs)).x))
 
 

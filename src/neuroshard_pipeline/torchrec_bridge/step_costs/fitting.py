@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.cost_models import CommCostModel, ComputeCostModel, CostModels
@@ -164,6 +163,8 @@ def fit_step_costs(
 
 def _fit(data: StepData) -> PricesOfParts:
     """Prices of all parts."""
+    from scipy.optimize import nnls  # imported late: this takes a third of a second
+
     used = data.has_input_dist
     found = dict(_UNPRICED) | {"input_dist": fit_prices("input_dist", data.work[used], data.input_dist_ms[used])}
     names = [*PARTS["module"], *PARTS["dense"]]

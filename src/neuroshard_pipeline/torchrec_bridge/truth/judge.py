@@ -12,7 +12,6 @@ from itertools import groupby
 from typing import NamedTuple
 
 import pandas as pd
-import torch
 
 from neuroshard_pipeline.evaluation.digests import content, digest
 from neuroshard_pipeline.evaluation.steps import plans_to_time
@@ -173,4 +172,8 @@ def _obstacle(plan: Plan, params: JudgeParams) -> str | None:
 def _most_ranks(params: JudgeParams) -> int:
     if params.most_ranks is not None:
         return params.most_ranks
-    return torch.cuda.device_count() if params.backend == "nccl" else ranks_side_by_side()
+    if params.backend != "nccl":
+        return ranks_side_by_side()
+    import torch  # imported late: this takes seconds, and pipelines that measure no step import this module too
+
+    return torch.cuda.device_count()
