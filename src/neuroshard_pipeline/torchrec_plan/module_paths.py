@@ -43,7 +43,7 @@ def module_paths(task: ShardingTask, module_path: str | Mapping[str, str] | None
 
 def _is_attribute(name: str) -> bool:
     """Whether `torch.nn.ModuleDict` has an attribute of this name. Only names that its source contains import torch."""
-    if name not in _words_of_module_dict() and not hasattr(object, name):
+    if name not in _words_of_module_dict() and not name.startswith("__"):
         return False
     from torch import nn  # this import takes a second
 
