@@ -106,7 +106,6 @@ def join_ranks(
         backend: another backend of torch.distributed than that of `params`.
     """
     import torch
-    from torch import distributed as dist
 
     _ignore_warnings()
     local = ranks_per_host or world_size
@@ -120,7 +119,7 @@ def join_ranks(
         torch.set_num_threads(params.threads)
         if params.threads == 1:
             settle_on_core(rank, world_size)
-    dist.init_process_group(
+    torch.distributed.init_process_group(
         backend or params.backend,
         store=dist.FileStore(store_file, world_size),
         rank=rank,
