@@ -121,7 +121,7 @@ def join_ranks(
             settle_on_core(rank, world_size)
     torch.distributed.init_process_group(
         backend or params.backend,
-        store=dist.FileStore(store_file, world_size),
+        store=torch.distributed.FileStore(store_file, world_size),
         rank=rank,
         world_size=world_size,
         timeout=datetime.timedelta(seconds=params.timeout_s),
