@@ -98,8 +98,7 @@ def join_ranks(
     """Join the process group, in the process of a rank, and return the rank's device.
 
     Args:
-        rank: number of this rank.
-        world_size: number of ranks.
+        rank, world_size: number of this rank, and of all ranks.
         params: how the ranks run.
         store_file: path of the file through which the ranks find each other.
         ranks_per_host: number of ranks that TorchRec treats as one host; None for all of them.
@@ -110,9 +109,8 @@ def join_ranks(
     _ignore_warnings()
     local = ranks_per_host or world_size
     os.environ.update(LOCAL_RANK=str(rank % local), LOCAL_WORLD_SIZE=str(local))
-    device = torch.device("cpu")
+    device = torch.device("cuda", rank) if params.backend == "nccl" else torch.device("cpu")
     if params.backend == "nccl":
-        device = torch.device("cuda", rank)
         torch.cuda.set_device(device)
     else:
         _keep_memory()
@@ -125,7 +123,7 @@ def join_ranks(
         rank=rank,
         world_size=world_size,
         timeout=datetime.timedelta(seconds=params.timeout_s),
-        device_id=device if device.type == "cuda" else None,
+        device_id=None if device.type == "cpu" else device,
     )
     return device
 
