@@ -98,7 +98,8 @@ def join_ranks(
     """Join the process group, in the process of a rank, and return the rank's device.
 
     Args:
-        rank, world_size: number of this rank, and of all ranks.
+        rank: number of this rank.
+        world_size: number of ranks.
         params: how the ranks run.
         store_file: path of the file through which the ranks find each other.
         ranks_per_host: number of ranks that TorchRec treats as one host; None for all of them.
