@@ -9,8 +9,7 @@ from conftest import run_pipeline
 from tables.criteo_files import write_criteo
 from torchrec_bridge.needs_torchrec import QUIET
 
-from neuroshard_pipeline.pipelines.train_check import nodes
-from neuroshard_pipeline.torchrec_bridge.train_check.run import train_under_plans
+from neuroshard_pipeline.torchrec_bridge.train_check import run
 
 pytestmark = [pytest.mark.slow, *QUIET]
 
@@ -36,13 +35,13 @@ def test_the_check_compares_plans_and_prints_a_table(finished_run, capfd):
 
 
 def test_the_samples_of_a_criteo_file_and_the_choice_of_fsdp2_reach_the_training(finished_run, tmp_path, monkeypatch):
-    given = []
+    given, train_under_plans = [], run.train_under_plans
 
     def training(plans, batches, params, progress):
         given.append((batches, params))
         return train_under_plans(plans, batches, params, progress)
 
-    monkeypatch.setattr(nodes, "train_under_plans", training)
+    monkeypatch.setattr(run, "train_under_plans", training)
     lines = write_criteo(tmp_path / "day_0.gz", 128, seed=0)
     task = {"tables": "data/01_raw/criteo_kaggle.csv", "criteo_file": str(tmp_path / "day_0.gz")}
     changes = {"task": task, "training": {"dense": "fsdp2"}, "contest": {"sharders": SHARDERS[1:]}}
