@@ -17,9 +17,10 @@ from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backwa
 
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.tables.tiers import Cuts
-from neuroshard_pipeline.torchrec_bridge.tiered import TierOptions, rank_groups
+from neuroshard_pipeline.torchrec_bridge.tiered import rank_groups, tiered_embeddings
 from neuroshard_pipeline.torchrec_bridge.tiered.build import check_cold_plan, optimizer_of
 from neuroshard_pipeline.torchrec_bridge.tiered.index import TierIndex, tiered_tables
+from neuroshard_pipeline.torchrec_plan.comm_precision import format_on, torchrec_sharders
 
 pytestmark = [*QUIET]
 
@@ -144,9 +145,13 @@ def test_plans_that_do_not_fit_the_cold_rows_are_refused(plan, message):
 
 def test_unknown_number_formats_are_refused_and_bf16_is_fp16_on_cpus():
     with pytest.raises(PlanError, match="comm_precision 'fp8' is unknown; use one of fp32, fp16, bf16"):
-        TierOptions(comm_precision="fp8")
-    assert TierOptions(comm_precision="bf16").sent_as == torch.float16
-    assert TierOptions(comm_precision="bf16", device=torch.device("cuda")).sent_as == torch.bfloat16
+        torchrec_sharders("fp8")
+    assert [format_on(device, "bf16") for device in ("cpu", "cuda")] == ["fp16", "bf16"]
+
+
+def test_pooled_tables_have_no_tiers():
+    with pytest.raises(PlanError, match="only the tables of an EmbeddingCollection have tiers, not those of Linear"):
+        tiered_embeddings(torch.nn.Linear(1, 1), {}, {}, {}, None)
 
 
 def test_groups_need_a_process_group():

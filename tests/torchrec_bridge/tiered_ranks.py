@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 import torch
 from torchrec.optim.optimizers import in_backward_optimizer_filter
-from torchrec_bridge.tiered_bags import check_cold_rows_are_awaited_last, trained_bags
 from torchrec_bridge.tiered_sequences import (
     LEARNING_RATE,
     OPTIMIZERS,
@@ -21,7 +20,12 @@ from torchrec_bridge.tiered_sequences import (
     summed,
     tiered_model,
 )
-from torchrec_bridge.tiered_states import check_first_weights, check_optimizer_state, check_state
+from torchrec_bridge.tiered_states import (
+    check_cold_rows_are_awaited_last,
+    check_first_weights,
+    check_optimizer_state,
+    check_state,
+)
 from traffic import Collective, recorded_traffic
 
 from neuroshard_pipeline.errors import PlanError
@@ -31,15 +35,13 @@ from neuroshard_pipeline.torchrec_bridge.tiered import (
     optimizer_state,
     rank_groups,
 )
-from neuroshard_pipeline.torchrec_bridge.tiered.base import TieredModule
+from neuroshard_pipeline.torchrec_bridge.tiered.sequence import TieredEmbeddingCollection
 
 
 def trained_with_tiers(
     rank: int, world_size: int, cases: list[Case]
-) -> list[tuple[list[tuple[float, float]], list[Collective], dict[str, list[tuple[float, float]]]]]:
+) -> list[tuple[list[tuple[float, float]], list[Collective]]]:
     """For every case the losses per step, with tiers and without sharding, and the collectives of the last step.
-
-    The third element of a case holds the losses of pooled tables, by collection.
 
     Raises:
         AssertionError: first outputs, trained weights or optimizer states differ, the state of one model does not fit
@@ -47,13 +49,7 @@ def trained_with_tiers(
     """
     groups = {size: rank_groups(size) for size in sorted({case.ranks_per_host for case in cases})}
     check_first_weights(cases[0], groups[cases[0].ranks_per_host])
-    return [
-        (
-            *_trained(rank, world_size, case, groups[case.ranks_per_host]),
-            trained_bags(rank, OPTIMIZERS[case.optimizer], groups[case.ranks_per_host]),
-        )
-        for case in cases
-    ]
+    return [_trained(rank, world_size, case, groups[case.ranks_per_host]) for case in cases]
 
 
 def _trained(
@@ -65,7 +61,7 @@ def _trained(
     dense = [weight for _, weight in in_backward_optimizer_filter(parallel.named_parameters())]
     assert len(dense) == 2
     optimizer = OPTIMIZERS[case.optimizer]
-    tables = [*unsharded.sequence.parameters(), *unsharded.pooled.parameters()]
+    tables = [{"params": of.parameters()} for of in (unsharded.sequence, unsharded.pooled)]
     optimizers = [
         optimizer(tables, lr=LEARNING_RATE),
         torch.optim.SGD(unsharded.over.parameters(), lr=LEARNING_RATE),
@@ -75,6 +71,9 @@ def _trained(
     part = slice(rank * SAMPLES_PER_RANK, (rank + 1) * SAMPLES_PER_RANK)
     losses = []
     for step in range(STEPS):
+        if step == STEPS - 1:
+            module_of(parallel).sequence.set_learning_rate(LEARNING_RATE / 2)
+            optimizers[0].param_groups[0]["lr"] = LEARNING_RATE / 2
         for each in optimizers:
             each.zero_grad()
         with recorded_traffic() as calls:
@@ -122,12 +121,12 @@ def resumed(rank: int, world_size: int, before: Case, after: list[Case]) -> list
     return [list(zip(expected, _steps(other, rank, world_size, STEPS), strict=True)) for other in others]
 
 
-def _sequence(case: Case, groups: dict[int, RankGroups], seed: int) -> TieredModule:
+def _sequence(case: Case, groups: dict[int, RankGroups], seed: int) -> TieredEmbeddingCollection:
     torch.manual_seed(seed)
     return module_of(tiered_model(TieredModel(), case, groups[case.ranks_per_host])).sequence
 
 
-def _steps(sequence: TieredModule, rank: int, world_size: int, first: int) -> list[float]:
+def _steps(sequence: TieredEmbeddingCollection, rank: int, world_size: int, first: int) -> list[float]:
     """The losses of `STEPS` training steps, from step `first` on."""
     losses, part = [], slice(rank * SAMPLES_PER_RANK, (rank + 1) * SAMPLES_PER_RANK)
     for step in range(first, first + STEPS):

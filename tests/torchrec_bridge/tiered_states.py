@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from unittest.mock import patch
+
 import pytest
 import torch
-from torchrec import EmbeddingCollection
+from torchrec import EmbeddingCollection, KeyedJaggedTensor
 from torchrec.distributed import DistributedModelParallel
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 from torchrec_bridge.tiered_sequences import (
@@ -21,7 +24,8 @@ from torchrec_bridge.tiered_sequences import (
 
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.torchrec_bridge.tiered import RankGroups, load_optimizer_state, optimizer_state, put_tiers
-from neuroshard_pipeline.torchrec_bridge.tiered.base import TieredModule
+from neuroshard_pipeline.torchrec_bridge.tiered.popular import PopularTiers
+from neuroshard_pipeline.torchrec_bridge.tiered.sequence import TieredEmbeddingCollection
 
 
 def check_first_weights(case: Case, groups: RankGroups) -> None:
@@ -50,7 +54,7 @@ def check_first_weights(case: Case, groups: RankGroups) -> None:
 
 
 def check_optimizer_state(
-    sequence: TieredModule, unsharded: TieredModel, expected: torch.optim.Optimizer, tolerance: float
+    sequence: TieredEmbeddingCollection, unsharded: TieredModel, expected: torch.optim.Optimizer, tolerance: float
 ) -> None:
     """The state is that of the dense optimizer of the unsharded tables, and a loaded state is read back."""
     found = optimizer_state(sequence)
@@ -89,3 +93,20 @@ def check_state(parallel: DistributedModelParallel, unsharded: TieredModel, tole
     assert not missing
     assert not unexpected
     unsharded.sequence.load_state_dict(sequence.state_dict())
+
+
+def check_cold_rows_are_awaited_last(module: TieredEmbeddingCollection, ids: KeyedJaggedTensor) -> None:
+    """Check that the module waits for cold rows only after it has looked up hot rows."""
+    parts, exchanged, hot_rows = [], module.cold.output_dist, PopularTiers.hot_rows
+
+    def with_waits(*args):
+        cold = exchanged(*args)
+        return SimpleNamespace(wait=lambda: (parts.append("cold"), cold.wait())[1])
+
+    def looked_up(tiers, rows):
+        parts.append("hot")
+        return hot_rows(tiers, rows)
+
+    with patch.object(module.cold, "output_dist", with_waits), patch.object(PopularTiers, "hot_rows", looked_up):
+        module(ids).wait()
+    assert parts == ["hot", "cold"]

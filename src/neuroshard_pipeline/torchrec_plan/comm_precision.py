@@ -15,7 +15,9 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder  # n
 from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs_registry  # noqa: E402
 from torchrec.distributed.types import CommOp, ModuleSharder  # noqa: E402
 
-_NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
+#: The number formats of `ShardingTask.comm_precision` in torch.
+FORMATS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+_NAMES = {dtype: name for name, dtype in FORMATS.items()}
 #: The collectives of rows and of their gradients.
 _OPERATIONS = (
     CommOp.POOLED_EMBEDDINGS_ALL_TO_ALL,
@@ -29,20 +31,29 @@ def torchrec_sharders(comm_precision: str = DEFAULT_COMM_PRECISION, device: str 
 
     Args:
         comm_precision: number format on the links, forward and backward, as in `ShardingTask.comm_precision`.
-        device: kind of device of the ranks. TorchRec has no bf16 on CPUs; fp16 is used there instead.
+        device: kind of device of the ranks; on CPUs, fp16 takes the place of bf16.
+
+    Raises:
+        PlanError: the number format is unknown.
+    """
+    sent_as = CommType(format_on(device, comm_precision))
+    config = QCommsConfig(sent_as, sent_as)
+    codecs = get_qcomm_codecs_registry(config, device=torch.device(device))
+    return [
+        EmbeddingBagCollectionSharder(qcomm_codecs_registry=codecs),
+        EmbeddingCollectionSharder(qcomm_codecs_registry=codecs),
+    ]
+
+
+def format_on(device: str, comm_precision: str) -> str:
+    """The number format that ranks on a kind of device send for `comm_precision`; TorchRec has no bf16 on CPUs.
 
     Raises:
         PlanError: the number format is unknown.
     """
     if comm_precision not in COMM_BYTES:
         raise PlanError(f"comm_precision {comm_precision!r} is unknown; use one of {', '.join(COMM_BYTES)}")
-    of_device = "fp16" if device == "cpu" and comm_precision == "bf16" else comm_precision
-    config = QCommsConfig(CommType(of_device), CommType(of_device))
-    codecs = get_qcomm_codecs_registry(config, device=torch.device(device))
-    return [
-        EmbeddingBagCollectionSharder(qcomm_codecs_registry=codecs),
-        EmbeddingCollectionSharder(qcomm_codecs_registry=codecs),
-    ]
+    return "fp16" if device == "cpu" and comm_precision == "bf16" else comm_precision
 
 
 def precision_of(sharders: Iterable[ModuleSharder[Any]]) -> str:

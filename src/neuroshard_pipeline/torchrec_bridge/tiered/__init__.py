@@ -7,14 +7,11 @@ lookup of a host row needs only the links inside the host. The modules have run 
 | module | holds |
 | --- | --- |
 | `build` | `tiered_embeddings`: makes a module with tiers from an unsharded one |
-| `options` | `TierOptions`: deduplication of ids, number format between ranks, device |
 | `from_plan` | `put_tiers`: puts modules with tiers into a model as a plan says |
 | `sequence` | the module that replaces an `EmbeddingCollection` |
-| `pooled` | the module that replaces an `EmbeddingBagCollection` |
-| `base` | what both have in common: the parts of a step, its context, optimizers |
 | `state` | weights under the names and in the row order of the unsharded tables |
 | `optimizer_state` | `optimizer_state`, `load_optimizer_state`: the optimizer's state, in the same form |
-| `popular` | hot and host rows of tables of one width |
+| `popular` | hot and host rows; `TierOptions`: deduplication of ids, number format between ranks, device |
 | `replicas` | weights that several ranks hold, and their update |
 | `exchange` | ids and rows among the ranks of a host |
 | `index` | which tier has the row of an id, and where |
@@ -28,7 +25,7 @@ from neuroshard_pipeline.torchrec_bridge.tiered.build import cold_name, tiered_e
 from neuroshard_pipeline.torchrec_bridge.tiered.from_plan import put_tiers  # noqa: E402
 from neuroshard_pipeline.torchrec_bridge.tiered.groups import RankGroups, rank_groups  # noqa: E402
 from neuroshard_pipeline.torchrec_bridge.tiered.optimizer_state import load_optimizer_state, optimizer_state  # noqa: E402
-from neuroshard_pipeline.torchrec_bridge.tiered.options import TierOptions  # noqa: E402
+from neuroshard_pipeline.torchrec_bridge.tiered.popular import TierOptions  # noqa: E402
 
 __all__ = [
     "RankGroups",

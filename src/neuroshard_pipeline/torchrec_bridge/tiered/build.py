@@ -1,4 +1,4 @@
-"""Makes a module with tiers from an unsharded one.
+"""Makes a module with tiers from an unsharded `EmbeddingCollection`.
 
 The module takes the place of the unsharded one in a model. It is a `ShardedModule` of TorchRec, so
 `DistributedModelParallel` leaves it as it is, and `TrainPipelineSparseDist` exchanges its ids ahead of time.
@@ -8,9 +8,6 @@ The module takes the place of the unsharded one in a model. It is a `ShardedModu
   added up over the hosts.
 - Cold rows, and tables without tiers, are in a sharded module of TorchRec.
 
-Outputs of an `EmbeddingBagCollection` are sums over the tiers. Outputs of an `EmbeddingCollection` are put into the
-order of the ids.
-
 All rows are updated in the backward pass by the optimizer that `apply_optimizer_in_backward` attached to the unsharded
 module: cold rows by its fused form in FBGEMM, hot and host rows by its dense form. SGD, Adagrad and row-wise Adagrad
 compute the same in both forms; but row-wise Adagrad of a column shard averages its own columns only. Adam differs: its
@@ -18,43 +15,37 @@ dense form also updates rows that no id of the batch looks up. The module `optim
 states of the first three, but not of Adam.
 """
 
-import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torchrec.distributed.types import ParameterSharding, ShardingEnv
-from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, PoolingType
-from torchrec.modules.embedding_modules import (
-    EmbeddingBagCollection,
-    EmbeddingCollection,
-    get_embedding_names_by_table,
-)
+from torchrec.modules.embedding_configs import DataType
+from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.tables.tiers import Cuts
-from neuroshard_pipeline.torchrec_bridge.tiered.base import TieredModule
 from neuroshard_pipeline.torchrec_bridge.tiered.groups import RankGroups
 from neuroshard_pipeline.torchrec_bridge.tiered.index import PopularRows, TieredTable, TierIndex, tiered_tables
-from neuroshard_pipeline.torchrec_bridge.tiered.options import TierOptions
-from neuroshard_pipeline.torchrec_bridge.tiered.pooled import PooledFeature, TieredEmbeddingBagCollection
-from neuroshard_pipeline.torchrec_bridge.tiered.popular import Optimizer, PopularTiers
+from neuroshard_pipeline.torchrec_bridge.tiered.popular import Optimizer, PopularTiers, TierOptions
 from neuroshard_pipeline.torchrec_bridge.tiered.sequence import TieredEmbeddingCollection
 from neuroshard_pipeline.torchrec_bridge.tiered.state import TableParts
 from neuroshard_pipeline.torchrec_plan.comm_precision import torchrec_sharders
 
 
 def tiered_embeddings(
-    module: EmbeddingCollection | EmbeddingBagCollection,
+    module: nn.Module,
     cuts: Mapping[str, Cuts],
     popular_rows: Mapping[str, PopularRows],
     cold: Mapping[str, ParameterSharding],
     groups: RankGroups,
     options: TierOptions | None = None,
-) -> TieredModule:
+) -> TieredEmbeddingCollection:
     """A sharded module that returns what `module` returns and whose tables have tiers. This is a collective.
 
     Args:
@@ -67,17 +58,29 @@ def tiered_embeddings(
         options: deduplication of ids, number format between ranks, and device; None for the defaults.
 
     Raises:
-        PlanError: the cuts, popular ids, plan, optimizer or options do not fit the module; the message says how.
+        PlanError: the module is no `EmbeddingCollection`, or the cuts, popular ids, plan or optimizer do not fit it;
+            the message says how.
     """
-    options = options or TierOptions()
-    is_pooled = isinstance(module, EmbeddingBagCollection)
-    if is_pooled and options.index_dedup:
-        raise PlanError("index_dedup is for EmbeddingCollections only; set it to false for an EmbeddingBagCollection")
-    configs = module.embedding_bag_configs() if is_pooled else module.embedding_configs()
+    if not isinstance(module, EmbeddingCollection):
+        raise PlanError(f"only the tables of an EmbeddingCollection have tiers, not those of {type(module).__name__}")
+    options, configs = options or TierOptions(), module.embedding_configs()
     tables = tiered_tables({config.name: config.num_embeddings for config in configs}, cuts, popular_rows)
     _check_tables(configs, tables, groups)
-    work = _Work(list(zip(configs, tables, strict=True)), cold, groups, optimizer_of(module), options)
-    tiered = _pooled(module, work) if is_pooled else _sequences(module, work)
+    optimizer = optimizer_of(module)
+    tiers = PopularTiers(TierIndex(tables, options.device), module.embedding_dim(), groups, optimizer, options)
+    names = [_name_of_cold_rows(table) for table in tables]
+    cold_configs = [
+        replace(config, name=name, num_embeddings=table.num_cold, feature_names=[name])
+        for config, table, name in zip(configs, tables, names, strict=True)
+        if name is not None
+    ]
+    check_cold_plan(cold_configs, cold)
+    sharded = _sharded(cold_configs, cold, optimizer, groups, options) if cold_configs else None
+    tiered = TieredEmbeddingCollection(module, tiers, sharded, names, options.index_dedup)
+    tiered.parts = [
+        TableParts(f"embeddings.{table.name}.weight", tiers, at, name and f"embeddings.{name}.weight")
+        for at, (table, name) in enumerate(zip(tables, names, strict=True))
+    ]
     if any(weight.is_meta for weight in module.parameters()):
         tiered.initialise([config.init_fn for config in configs])
     else:
@@ -90,7 +93,7 @@ def cold_name(table: str) -> str:
     return f"{table}/cold"
 
 
-def optimizer_of(module: torch.nn.Module) -> Optimizer:
+def optimizer_of(module: nn.Module) -> Optimizer:
     """The optimizer that `apply_optimizer_in_backward` attached to the tables of an unsharded module.
 
     Raises:
@@ -147,101 +150,16 @@ def _name_of_cold_rows(table: TieredTable) -> str | None:
     return cold_name(table.name) if table.num_cold else None
 
 
-@dataclasses.dataclass(frozen=True)
-class _Work:
-    """What a module is made from: configurations and tables, the plan of cold rows, and the arguments of all parts."""
-
-    tables: list[tuple[Any, TieredTable]]
-    plan: Mapping[str, ParameterSharding]
-    groups: RankGroups
-    optimizer: Optimizer
-    options: TierOptions
-
-    def popular(self, tables: Sequence[TieredTable], width: int) -> PopularTiers:
-        """The module of the hot and host rows of tables of one width."""
-        index = TierIndex(tables, self.options.device)
-        return PopularTiers(index, width, self.groups, self.optimizer, self.options)
-
-    def cold(self, make: type[Any], configs: Sequence[Any], **arguments: Any) -> Any:
-        """TorchRec's sharded module of the cold tables with these configurations, or None if there are none.
-
-        `make` is the type of the unsharded module, and `arguments` are further arguments of it.
-        """
-        check_cold_plan(configs, self.plan)
-        if not configs:
-            return None
-        unsharded = make(tables=list(configs), device=torch.device("meta"), **arguments)
-        apply_optimizer_in_backward(self.optimizer[0], unsharded.parameters(), dict(self.optimizer[1]))
-        env = ShardingEnv.from_process_group(self.groups.world)
-        device = self.options.device
-        sharders = torchrec_sharders(self.options.comm_precision, device.type)
-        (sharder,) = [each for each in sharders if each.module_type is make]
-        return sharder.shard(unsharded, dict(self.plan), env, device)
-
-
-def _sequences(module: EmbeddingCollection, work: _Work) -> TieredEmbeddingCollection:
-    tables = [table for _, table in work.tables]
-    names = [_name_of_cold_rows(table) for table in tables]
-    configs = [
-        dataclasses.replace(config, name=name, num_embeddings=table.num_cold, feature_names=[name])
-        for (config, table), name in zip(work.tables, names, strict=True)
-        if name is not None
-    ]
-    tiers = work.popular(tables, module.embedding_dim())
-    cold = work.cold(EmbeddingCollection, configs)
-    tiered = TieredEmbeddingCollection(module, tiers, cold, names, work.options.index_dedup)
-    tiered.parts = [
-        TableParts(f"embeddings.{table.name}.weight", tiers, at, name and f"embeddings.{name}.weight")
-        for at, (table, name) in enumerate(zip(tables, names, strict=True))
-    ]
-    return tiered
-
-
-def _pooled(module: EmbeddingBagCollection, work: _Work) -> TieredEmbeddingBagCollection:
-    configs = [config for config, _ in work.tables]
-    weighs_means = any(config.pooling == PoolingType.MEAN and table.num_popular for config, table in work.tables)
-    widths = list(dict.fromkeys(config.embedding_dim for config in configs))
-    of_width = [[table for config, table in work.tables if config.embedding_dim == width] for width in widths]
-    tiers = [work.popular(tables, width) for tables, width in zip(of_width, widths, strict=True)]
-    outputs = get_embedding_names_by_table(configs)
-    features, parts = [], []
-    for (config, table), names in zip(work.tables, outputs, strict=True):
-        width, cold = widths.index(config.embedding_dim), _name_of_cold_rows(table)
-        place = width, of_width[width].index(table)
-        features.append(_pooled_features(config, table, names, place, weighs_means))
-        cold_key = cold and f"embedding_bags.{cold}.weight"
-        parts.append(TableParts(f"embedding_bags.{table.name}.weight", tiers[width], place[1], cold_key))
-    tiered = TieredEmbeddingBagCollection(
-        tiers,
-        _cold_bags(work, features, weighs_means, module.is_weighted() or weighs_means),
-        sorted((each for own in features for each in own), key=lambda each: each.width),
-        [name for names in outputs for name in names],
-        is_weighted=module.is_weighted(),
-        weighs_cold=module.is_weighted() or weighs_means,
-    )
-    tiered.parts = parts
-    return tiered
-
-
-def _pooled_features(
-    config: EmbeddingBagConfig, table: TieredTable, outputs: Sequence[str], place: tuple[int, int], weighs_means: bool
-) -> list[PooledFeature]:
-    """The features of a table. If `weighs_means`, a mean is a sum in which ids weigh 1 / (number in the bag)."""
-    cold = _name_of_cold_rows(table)
-    is_mean = weighs_means and config.pooling == PoolingType.MEAN
-    return [
-        PooledFeature(name, output, *place, is_mean, cold and f"{cold}/{number}", table.num_popular > 0)
-        for number, (name, output) in enumerate(zip(config.feature_names, outputs, strict=True))
-    ]
-
-
-def _cold_bags(work: _Work, features: Sequence[Sequence[PooledFeature]], weighs_means: bool, is_weighted: bool) -> Any:
-    configs = []
-    for (config, table), own in zip(work.tables, features, strict=True):
-        name = _name_of_cold_rows(table)
-        if name is not None:
-            names = [each.cold_feature for each in own]
-            pooling = PoolingType.SUM if weighs_means else config.pooling
-            changes = {"num_embeddings": table.num_cold, "feature_names": names, "pooling": pooling}
-            configs.append(dataclasses.replace(config, name=name, **changes))
-    return work.cold(EmbeddingBagCollection, configs, is_weighted=is_weighted)
+def _sharded(
+    configs: Sequence[Any],
+    plan: Mapping[str, ParameterSharding],
+    optimizer: Optimizer,
+    groups: RankGroups,
+    options: TierOptions,
+) -> Any:
+    """TorchRec's sharded module of the cold tables."""
+    unsharded = EmbeddingCollection(list(configs), torch.device("meta"))
+    apply_optimizer_in_backward(optimizer[0], unsharded.parameters(), dict(optimizer[1]))
+    sharders = torchrec_sharders(options.comm_precision, options.device.type)
+    (sharder,) = [each for each in sharders if each.module_type is EmbeddingCollection]
+    return sharder.shard(unsharded, dict(plan), ShardingEnv.from_process_group(groups.world), options.device)

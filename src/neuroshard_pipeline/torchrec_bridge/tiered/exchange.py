@@ -6,13 +6,31 @@ popularity within a table, so all ranks get nearly the same number of ids.
 Shapes: N ids of this rank, M ids that ranks of the host ask this rank for, D columns.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torchrec.distributed.types import Awaitable
 from torchrec.streamable import Multistreamable
+
+Value = TypeVar("Value")
+
+
+class Later(Awaitable[Value]):
+    """The value that `finish` returns, which is called by the first `wait`.
+
+    `TrainPipelineSparseDist` waits for all `awaitables` of a module's input dist. Here, this object is the only one.
+    """
+
+    def __init__(self, finish: Callable[[], Value]) -> None:
+        super().__init__()
+        self._finish = finish
+        self.awaitables = [self]
+
+    def _wait_impl(self) -> Value:
+        return self._finish()
 
 
 @dataclass
@@ -37,46 +55,34 @@ class RowRequest(Multistreamable):
         self.rows.record_stream(stream)
 
 
-class CountsInFlight(Awaitable[Awaitable[RowRequest]]):
-    """The exchange of the counts of ids. `wait` starts the exchange of ids and returns an awaitable of the request.
+def requested(rows: torch.Tensor, group: dist.ProcessGroup) -> Awaitable[Awaitable[RowRequest | None]]:
+    """Start to exchange the counts of ids; the first `wait` starts the exchange of ids, the second one ends it.
 
     Args:
         rows: (N,) numbers of host rows.
         group: the ranks of the host.
     """
+    owner = rows % group.size()
+    order = owner.argsort(stable=True)
+    sent = (rows // group.size())[order]
+    asked = owner.bincount(minlength=group.size())
+    served = torch.empty_like(asked)
+    counts = dist.all_to_all_single(served, asked, group=group, async_op=True)
 
-    def __init__(self, rows: torch.Tensor, group: dist.ProcessGroup) -> None:
-        super().__init__()
-        self._group = group
-        owner = rows % group.size()
-        self._order = owner.argsort(stable=True)
-        self._rows = (rows // group.size())[self._order]
-        self._asked = owner.bincount(minlength=group.size())
-        self._served = torch.empty_like(self._asked)
-        self._work = dist.all_to_all_single(self._served, self._asked, group=group, async_op=True)
+    def exchange_ids() -> Awaitable[RowRequest | None]:
+        counts.wait()
+        request = RowRequest(order, asked.tolist(), served.tolist(), sent.new_empty(int(served.sum())))
+        sizes = request.served, request.asked
+        work = dist.all_to_all_single(request.rows, sent, *sizes, group=group, async_op=True)
+        exchange = work, sent  # the ids that are sent must exist until the exchange ends
 
-    def _wait_impl(self) -> Awaitable[RowRequest]:
-        self._work.wait()
-        return _IdsInFlight(self._order, self._rows, (self._asked.tolist(), self._served.tolist()), self._group)
+        def received() -> RowRequest:
+            exchange[0].wait()
+            return request
 
+        return Later(received)
 
-class _IdsInFlight(Awaitable[RowRequest]):
-    def __init__(
-        self,
-        order: torch.Tensor,
-        rows: torch.Tensor,
-        splits: tuple[list[int], list[int]],
-        group: dist.ProcessGroup,
-    ) -> None:
-        super().__init__()
-        asked, served = splits
-        self._sent = rows
-        self._request = RowRequest(order, asked, served, rows.new_empty(sum(served)))
-        self._work = dist.all_to_all_single(self._request.rows, rows, served, asked, group=group, async_op=True)
-
-    def _wait_impl(self) -> RowRequest:
-        self._work.wait()
-        return self._request
+    return Later(exchange_ids)
 
 
 def exchanged_rows(

@@ -19,7 +19,7 @@ from neuroshard_pipeline.tables.tiers import cuts_of, parent_tables
 from neuroshard_pipeline.torchrec_bridge.tiered.build import tiered_embeddings
 from neuroshard_pipeline.torchrec_bridge.tiered.groups import RankGroups
 from neuroshard_pipeline.torchrec_bridge.tiered.index import PopularRows
-from neuroshard_pipeline.torchrec_bridge.tiered.options import TierOptions
+from neuroshard_pipeline.torchrec_bridge.tiered.popular import TierOptions
 from neuroshard_pipeline.torchrec_plan.modules import ModuleTable, embedding_modules, read_module_tables
 from neuroshard_pipeline.torchrec_plan.structures import parameter_sharding
 from neuroshard_pipeline.torchrec_plan.writer import ComputeDevice, torchrec_form

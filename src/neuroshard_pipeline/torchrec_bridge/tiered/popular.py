@@ -1,20 +1,40 @@
 """The hot and host rows (`tables.tiers`) of tables of one width, on this rank; shapes as in `exchange`."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 from torchrec.distributed.types import Awaitable, NoWait
 
-from neuroshard_pipeline.torchrec_bridge.tiered.exchange import CountsInFlight, RowRequest, exchanged_rows
+from neuroshard_pipeline.tables.task import DEFAULT_COMM_PRECISION
+from neuroshard_pipeline.torchrec_bridge.tiered.exchange import RowRequest, exchanged_rows, requested
 from neuroshard_pipeline.torchrec_bridge.tiered.groups import RankGroups
 from neuroshard_pipeline.torchrec_bridge.tiered.index import TierIndex
-from neuroshard_pipeline.torchrec_bridge.tiered.options import TierOptions
 from neuroshard_pipeline.torchrec_bridge.tiered.replicas import Replicas
+from neuroshard_pipeline.torchrec_plan.comm_precision import FORMATS, format_on
 
 #: Class and arguments of an optimizer.
 Optimizer = tuple[type[torch.optim.Optimizer], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class TierOptions:
+    """Options of a module with tiers.
+
+    Attributes:
+        index_dedup: whether every distinct id of this rank's samples is looked up and exchanged once, as with
+            TorchRec's `use_index_dedup`, which runs on GPUs only.
+        comm_precision: number format in which ranks exchange cold rows, host rows and the gradients of both: a value of
+            `ShardingTask.comm_precision`; bf16 becomes fp16 on CPUs. The all_reduce that adds up gradients of hot rows
+            over ranks, or of host rows over hosts, is in fp32.
+        device: the device of this rank.
+    """
+
+    index_dedup: bool = False
+    comm_precision: str = DEFAULT_COMM_PRECISION
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
 
 class PopularTiers(nn.Module):
@@ -32,7 +52,7 @@ class PopularTiers(nn.Module):
         self, index: TierIndex, embedding_dim: int, groups: RankGroups, optimizer: Optimizer, options: TierOptions
     ) -> None:
         super().__init__()
-        device, self._sent_as = options.device, options.sent_as
+        device, self._sent_as = options.device, FORMATS[format_on(options.device.type, options.comm_precision)]
         self.index, self.groups, self.embedding_dim = index, groups, embedding_dim
         self.optimizer_class = optimizer[0]
         world_size = groups.world.size()
@@ -48,9 +68,7 @@ class PopularTiers(nn.Module):
 
     def ask(self, rows: torch.Tensor) -> Awaitable[Awaitable[RowRequest | None]]:
         """Start to ask the ranks of this host for the host rows with the numbers `rows` (N,)."""
-        if self.host is None:
-            return NoWait(NoWait(None))
-        return CountsInFlight(rows, self.groups.host)
+        return NoWait(NoWait(None)) if self.host is None else requested(rows, self.groups.host)
 
     def served_rows(self, request: RowRequest | None) -> torch.Tensor:
         """The host rows (M, D) that this rank was asked for."""

@@ -73,6 +73,7 @@ class TieredState(nn.Module):
     """Lets a module with tiers save and load its weights as the state of the unsharded module."""
 
     parts: Sequence[TableParts]
+    tiers: PopularTiers
     cold: Any
 
     def whole_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -115,22 +116,20 @@ class TieredState(nn.Module):
     def initialise(self, init_functions: Sequence[Callable[[torch.Tensor], Any]]) -> None:
         """Fill hot and host rows by the functions of their tables, and make replicas equal. This is a collective."""
         for parts, fill in zip(self.parts, init_functions, strict=True):
-            index = parts.tiers.index
-            width, device = parts.tiers.embedding_dim, parts.tiers.device
-            if parts.tiers.hot is not None:
-                ids, numbers = index.hot_ids(parts.at)
-                parts.tiers.hot.weight[numbers] = _filled(fill, len(ids), width, device)
-            if parts.tiers.host is not None:
+            if self.tiers.hot is not None:
+                ids, numbers = self.tiers.index.hot_ids(parts.at)
+                self.tiers.hot.weight[numbers] = _filled(fill, len(ids), self.tiers)
+            if self.tiers.host is not None:
                 ids, rows = _own_rows(parts)
-                parts.tiers.host.weight[rows] = _filled(fill, len(ids), width, device)
-        for tiers in dict.fromkeys(parts.tiers for parts in self.parts):
-            for replicas, group in ((tiers.hot, tiers.groups.world), (tiers.host, tiers.groups.peers)):
-                if replicas is not None:
-                    dist.broadcast(replicas.weight, dist.get_process_group_ranks(group)[0], group=group)
+                self.tiers.host.weight[rows] = _filled(fill, len(ids), self.tiers)
+        groups = self.tiers.groups
+        for replicas, group in ((self.tiers.hot, groups.world), (self.tiers.host, groups.peers)):
+            if replicas is not None:
+                dist.broadcast(replicas.weight, dist.get_process_group_ranks(group)[0], group=group)
 
 
-def _filled(fill: Callable[[torch.Tensor], Any], rows: int, width: int, device: torch.device) -> torch.Tensor:
-    weights = torch.empty(rows, width, device=device)
+def _filled(fill: Callable[[torch.Tensor], Any], rows: int, tiers: PopularTiers) -> torch.Tensor:
+    weights = torch.empty(rows, tiers.embedding_dim, device=tiers.device)
     if rows:
         fill(weights)
     return weights
