@@ -2,15 +2,19 @@
 
     python scripts/tiers_figures.py        # writes docs/images/tiers_curve.svg and docs/images/tiers_wires.svg
 
-The curves are those of `augment.sequences` for a table of 4 million rows; the figures hold no measurement.
+The curves are those of benchmarks/tiers/row_popularity.py for a table of 4 million rows. The figures hold no
+measurement.
 """
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
-from neuroshard_pipeline.augment.sequences import row_popularity
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks" / "tiers"))
+
+from row_popularity import row_popularity
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 ROWS = 4_000_000

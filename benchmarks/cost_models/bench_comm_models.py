@@ -24,8 +24,8 @@ from cost_model_aims import table
 from kedro.framework.session import KedroSession
 from kedro.framework.startup import bootstrap_project
 
-from neuroshard_pipeline.augment import comm_samples, generate_pool
-from neuroshard_pipeline.augment.comm_draws import CommSampleParams
+from neuroshard_pipeline.augment.comm_draws import CommSampleParams, comm_samples
+from neuroshard_pipeline.augment.pool import generate_pool
 from neuroshard_pipeline.cost_models.comm_training import comm_data, comm_intervals, fit_comm, predict_comm
 from neuroshard_pipeline.cost_models.intervals import coverage
 from neuroshard_pipeline.cost_models.measured import CommData, split_samples

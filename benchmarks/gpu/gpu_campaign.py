@@ -45,13 +45,8 @@ try:
     from gpu_check_timings import copy_gb_per_s
     from gpu_check_vital import check_kernels
 
-    from neuroshard_pipeline.augment import (
-        ComputeSampleParams,
-        PoolParams,
-        compute_samples,
-        generate_pool,
-        paper_settings,
-    )
+    from neuroshard_pipeline.augment.compute_draws import ComputeSampleParams, compute_samples, paper_settings
+    from neuroshard_pipeline.augment.pool import PoolParams, generate_pool
     from neuroshard_pipeline.errors import MeasurementError, NeuroShardError
     from neuroshard_pipeline.measurement import ComputeCampaign, ComputeMeasureParams, Recording
     from neuroshard_pipeline.measurement.chunks import digest

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from gpu_check_setup import SEED, Check, Setup, small
 
-from neuroshard_pipeline.augment import ComputeSampleParams, PoolParams, compute_samples, generate_pool
+from neuroshard_pipeline.augment.compute_draws import ComputeSampleParams, compute_samples
+from neuroshard_pipeline.augment.pool import PoolParams, generate_pool
 from neuroshard_pipeline.lab.device import DeviceParams, lookup_cost_ms, modelled_device
 from neuroshard_pipeline.measurement import CommCampaign, CommMeasureParams
 from neuroshard_pipeline.measurement.compute_bench import make_bench

@@ -40,10 +40,10 @@ from communication_bound import communication_bound
 from crossing_bound import crossing_bound
 from fewest_bytes import plan_with_fewest_bytes
 from least_communication import plan_with_least_communication
+from row_popularity import POPULARITIES
 from sequence_tasks import SCALES, SequenceTask, judged, sequence_task
 from tier_costs import DEVICE, NETWORK, bytes_of, bytes_with_buffers, collectives_ms
 
-from neuroshard_pipeline.augment.sequences import POPULARITIES
 from neuroshard_pipeline.cost_models.models import load_cost_models
 from neuroshard_pipeline.errors import NeuroShardError
 from neuroshard_pipeline.lab.step import step_cost_ms

@@ -34,10 +34,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from communication_lines import COLD, HOST, HOT, Line, state_lines
 from crossing_bound import tier_row_bytes
+from row_popularity import RowPopularity
 from scipy.optimize import minimize_scalar
 
 from neuroshard_pipeline.arrays import FloatArray, IntArray
-from neuroshard_pipeline.augment.sequences import RowPopularity
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.lab.network import NetworkParams
 from neuroshard_pipeline.search.memory import MemoryModel

@@ -33,9 +33,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from row_popularity import RowPopularity
 
 from neuroshard_pipeline.arrays import FloatArray
-from neuroshard_pipeline.augment.sequences import RowPopularity
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.search.memory import ID_BYTES, OUTPUT_BYTES, MemoryModel, one_row
 from neuroshard_pipeline.tables.kinds import Tier, TierKind

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from communication_bound import communication_bound
 from fewest_bytes import plan_with_cuts
+from row_popularity import RowPopularity
 
-from neuroshard_pipeline.augment.sequences import RowPopularity
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.lab.network import NetworkParams
 from neuroshard_pipeline.search.models import Models

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from zlib import crc32
 
 import numpy as np
+from row_popularity import RowPopularity, row_popularity
 
 from neuroshard_pipeline.arrays import FloatArray, IntArray
-from neuroshard_pipeline.augment.sequences import RowPopularity, row_popularity
 from neuroshard_pipeline.tables.ids import TableIds, bag_lengths
 from neuroshard_pipeline.tables.profile import batch_indices
 from neuroshard_pipeline.tables.table import Table

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+from row_popularity import RowPopularity, row_popularity
 from sequence_draws import SequenceIds, sequence_tables
 
-from neuroshard_pipeline.augment.sequences import RowPopularity, row_popularity
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.ids import TableIds
 from neuroshard_pipeline.tables.popularity import IdCounts, PopularityCurve, curve_of_profile, id_counts

@@ -5,15 +5,9 @@ import pandas as pd
 import pytest
 import torch
 
-from neuroshard_pipeline.augment import (
-    ComputeSampleParams,
-    PoolParams,
-    VariationParams,
-    base_pool,
-    compute_samples,
-    generate_pool,
-    generated_tables,
-)
+from neuroshard_pipeline.augment.compute_draws import ComputeSampleParams, compute_samples
+from neuroshard_pipeline.augment.pool import PoolParams, base_pool, generate_pool, generated_tables
+from neuroshard_pipeline.augment.variation import VariationParams
 from neuroshard_pipeline.errors import TableFileError
 from neuroshard_pipeline.measurement import RecordingParams
 from neuroshard_pipeline.pipelines.augment.nodes import compare_reuse_with_published, provide_table_pool

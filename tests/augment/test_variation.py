@@ -5,22 +5,12 @@ import pandas as pd
 import pytest
 from pydantic import ValidationError
 
-from neuroshard_pipeline.augment import (
-    CommSampleParams,
-    ComputeSampleParams,
-    PoolParams,
-    VariationParams,
-    VariedSampleParams,
-    comm_samples,
-    compute_samples,
-    evaluation_samples,
-    generate_pool,
-    generated_tables,
-    reuse_comparison_frame,
-    varied_pool,
-    varied_samples,
-)
-from neuroshard_pipeline.augment.variation import is_derived
+from neuroshard_pipeline.augment.comm_draws import CommSampleParams, comm_samples
+from neuroshard_pipeline.augment.compute_draws import ComputeSampleParams, compute_samples
+from neuroshard_pipeline.augment.pool import PoolParams, generate_pool, generated_tables
+from neuroshard_pipeline.augment.pool_statistics import reuse_comparison_frame
+from neuroshard_pipeline.augment.variation import VariationParams, is_derived, varied_pool
+from neuroshard_pipeline.augment.varied_draws import VariedSampleParams, evaluation_samples, varied_samples
 from neuroshard_pipeline.tables import Table, compute_samples_from_frame, draw_ids, reuse_histogram, tables_from_frame
 
 VARIATION = {

@@ -8,7 +8,7 @@ from search.settings import WEIGHTS_AND_OPTIMIZER
 from search.small_models import small_models
 from search.small_step import step_models
 
-from neuroshard_pipeline.augment import PoolParams
+from neuroshard_pipeline.augment.pool import PoolParams
 from neuroshard_pipeline.errors import DoesNotFitError, TaskError
 from neuroshard_pipeline.evaluation.suite_params import (
     GiantNarrowSuiteParams,

@@ -9,7 +9,8 @@ import pandas as pd
 from gpu_campaign import CardNotes, make_card, write_recording
 
 from measurement.conftest import COMPUTE
-from neuroshard_pipeline.augment import ComputeSampleParams, PoolParams, compute_samples, generate_pool, paper_settings
+from neuroshard_pipeline.augment.compute_draws import ComputeSampleParams, compute_samples, paper_settings
+from neuroshard_pipeline.augment.pool import PoolParams, generate_pool
 from neuroshard_pipeline.measurement import ComputeMeasureParams, Recording
 
 MACHINE = {"device": "cuda", "gpu_model": "stand-in for a GPU", "cpu_model": "stand-in for a CPU", "libraries": {}}

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,22 +50,6 @@ def test_early_ranks_pay_for_the_late_one_forward_but_not_backward(comm_params, 
     assert min(skewed[0].forward_ms, skewed[2].forward_ms) >= 299
     assert skewed[1].forward_ms < min(skewed[0].forward_ms, skewed[2].forward_ms)
     assert all(timing.backward_ms < 299 for timing in skewed)
-
-
-def test_a_sample_of_one_direction_has_a_cost_of_this_direction_alone(comm_params, tmp_path):
-    late = CommSample("late", 11, (4, 12, 8), (0.0, 300.0, 0.0))
-    samples = [late.one_way("backward"), late.one_way("forward")]
-    team = LocalTeam(WORLD, set_up_rank, lambda: (WORLD, samples, comm_params(), str(tmp_path / "store")))
-    answers = team.ask((0, 1), 60.0)
-    team.kill()
-    for rank, (backward, forward) in enumerate(answers):
-        assert backward.error is forward.error is None
-        assert math.isnan(backward.forward_ms)
-        assert math.isnan(forward.backward_ms)
-        assert 0 < backward.backward_ms < 299
-        assert forward.forward_ms > 0
-        if rank != 1:
-            assert forward.forward_ms >= 299
 
 
 def test_a_sample_beyond_the_buffer_fails_on_every_rank_and_the_next_one_runs(comm_params, tmp_path):

@@ -44,20 +44,6 @@ def test_costs_are_the_smallest_visits_forward_and_backward_apart(compute_sample
     assert frame["error"].isna().all()
 
 
-def test_samples_of_one_direction_have_costs_spreads_and_a_noise_floor_of_this_direction(comm_samples):
-    samples, nan = [sample.one_way("forward") for sample in comm_samples(2)], float("nan")
-    rows = [
-        raw(samples, [(0, x, nan, None), (1, 2 * x, nan, None)], again) for again in (False, True) for x in (1.0, 3.0)
-    ]
-    frame = reduce_rows(pd.concat(rows), samples, "median")
-    assert frame["forward_ms"].tolist() == [2.0, 4.0]
-    assert frame["backward_ms"].isna().all()
-    assert frame["spread_ms"].tolist() == [0.5, 1.0]
-    floor = relative_disagreement(pd.concat(rows), samples, "median")
-    assert floor["forward"] == floor["total"] == {"median": 0.0, "p90": 0.0}
-    assert floor["backward"] == {"median": None, "p90": None}
-
-
 def test_the_lower_quartile_lies_a_quarter_of_the_way_up_in_each_direction(compute_samples):
     samples = compute_samples(1)
     visits = [(0, forward, 10 * forward, None) for forward in (5.0, 1.0, 2.0, 30.0, 3.0)]

@@ -9,7 +9,8 @@ import pytest
 import yaml
 from conftest import ROOT
 
-from neuroshard_pipeline.augment import ComputeSampleParams, PoolParams, compute_samples, generate_pool
+from neuroshard_pipeline.augment.compute_draws import ComputeSampleParams, compute_samples
+from neuroshard_pipeline.augment.pool import PoolParams, generate_pool
 from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.measurement.device_memory import (
     CODE_BYTES,

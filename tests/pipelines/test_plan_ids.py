@@ -8,9 +8,9 @@ import pytest
 from conftest import ROOT
 from kedro.framework.session import KedroSession
 from kedro.framework.startup import bootstrap_project
+from row_popularity import row_popularity
 from sequence_draws import SequenceIds, sequence_tables
 
-from neuroshard_pipeline.augment.sequences import row_popularity
 from neuroshard_pipeline.errors import TableFileError
 from neuroshard_pipeline.pipelines.preflight import PreflightError
 from neuroshard_pipeline.tables.criteo import NUM_CATEGORIES

@@ -9,10 +9,10 @@ import pytest
 from conftest import ROOT
 from kedro.framework.session import KedroSession
 from kedro.framework.startup import bootstrap_project
+from row_popularity import row_popularity
 from sequence_draws import SequenceIds, sequence_tables
 
 import neuroshard_pipeline as ns
-from neuroshard_pipeline.augment.sequences import row_popularity
 from neuroshard_pipeline.pipelines.preflight import PreflightError
 from neuroshard_pipeline.torchrec_bridge.plan_json import plan_from_json
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from row_popularity import row_popularity
 from sequence_draws import SequenceIds, sequence_tables
 
-from neuroshard_pipeline.augment.sequences import row_popularity
 from neuroshard_pipeline.cost_models.models import load_cost_models
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.replanning.days import plan_day, replan_day

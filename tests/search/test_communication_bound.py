@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lab_reductions import reduction_lines
 from least_communication import plan_with_least_communication
+from row_popularity import POPULARITIES, RowPopularity
 from sequence_draws import SequenceIds
 from sequence_tasks import SCALES, SequenceTask, judged, judged_shards, sequence_task
 from tier_costs import NETWORK, collectives_ms
 
-from neuroshard_pipeline.augment.sequences import POPULARITIES, RowPopularity
 from neuroshard_pipeline.cost_models.models import load_cost_models
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.lab.network import collective_us

@@ -5,8 +5,8 @@ from itertools import product
 import numpy as np
 import pytest
 from crossing_bound import crossing_bound
+from row_popularity import RowPopularity, row_popularity
 
-from neuroshard_pipeline.augment.sequences import RowPopularity, row_popularity
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.search.memory import POPULAR_ROW_BYTES, MemoryModel
 from neuroshard_pipeline.tables.table import Table

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 from crossing_bound import crossing_bound
 from fewest_bytes import plan_with_fewest_bytes
+from row_popularity import POPULARITIES
 from sequence_tasks import SCALES, judged, sequence_task
 from tier_costs import bytes_of
 
-from neuroshard_pipeline.augment.sequences import POPULARITIES
 from neuroshard_pipeline.cost_models.models import load_cost_models
 from neuroshard_pipeline.search.params import default_memory
 from neuroshard_pipeline.tables.row_blocks import row_shards

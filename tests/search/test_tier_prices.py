@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from row_popularity import POPULARITIES, row_popularity
 from sequence_draws import SequenceIds, sequence_tables
 
-from neuroshard_pipeline.augment.sequences import POPULARITIES, row_popularity
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.tier_prices import CutFamily, TierPrices, cuttable_tables, tier_prices

@@ -6,7 +6,8 @@ from search.settings import WEIGHTS_AND_OPTIMIZER
 from search.small_models import small_models
 from search.tasks import random_task
 
-from neuroshard_pipeline.augment import PoolParams, ShardingTaskParams, generate_pool
+from neuroshard_pipeline.augment.pool import PoolParams, generate_pool
+from neuroshard_pipeline.augment.task_draws import ShardingTaskParams
 from neuroshard_pipeline.search.price import price_plan
 from neuroshard_pipeline.sharders.policies.params import PolicyTaskParams
 from neuroshard_pipeline.sharders.policies.policy import PolicyError

@@ -6,7 +6,6 @@ collective several times.
 Shapes: W ranks, B global batch size, b[r] number of samples that rank r trains on, D[r] total width of r's shards.
 """
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -115,7 +114,7 @@ class CollectiveBench:
         return timings
 
     def _visit(self, sample: CommSample) -> tuple[float, float]:
-        """Forward and backward cost of one visit, ms; NaN for a direction that the sample does not have.
+        """Forward and backward cost of one visit, ms.
 
         The times at which ranks leave one collective affect the cost of the next one. The start skew of the forward
         collective must not affect the backward cost, because the backward cost of a plan is measured before its start
@@ -124,11 +123,8 @@ class CollectiveBench:
         skew_ms = sample.start_skew_ms[self._rank]
         iterations = range(self._params.warmup_iterations + self._params.iterations)
         self._timed(sample, backward=True, skew_ms=0.0)
-        backward_ms, forward_ms = [math.nan for _ in iterations], [math.nan for _ in iterations]
-        if "backward" in sample.directions:
-            backward_ms = [self._timed(sample, backward=True, skew_ms=0.0) for _ in iterations]
-        if "forward" in sample.directions:
-            forward_ms = [self._timed(sample, backward=False, skew_ms=skew_ms) for _ in iterations]
+        backward_ms = [self._timed(sample, backward=True, skew_ms=0.0) for _ in iterations]
+        forward_ms = [self._timed(sample, backward=False, skew_ms=skew_ms) for _ in iterations]
         timed = list(zip(forward_ms, backward_ms, strict=True))
         return self._params.of_visit(timed[self._params.warmup_iterations :])
 

@@ -24,7 +24,7 @@ from neuroshard_pipeline.measurement.hardware import require_same_machine
 from neuroshard_pipeline.measurement.host_clock import Place
 from neuroshard_pipeline.measurement.params import CommMeasureParams
 from neuroshard_pipeline.measurement.torchrun_team import open_store
-from neuroshard_pipeline.tables.samples import CollectiveSample, CommSample, OneWaySample, ReductionSample
+from neuroshard_pipeline.tables.samples import CollectiveSample, CommSample, ReductionSample
 
 _LOST_ORDER_AFTER = timedelta(minutes=30)
 
@@ -105,8 +105,7 @@ def _next_order(store: dist.Store, number: int) -> tuple[int, dict[str, Any]]:
 def _sample(fields: dict[str, Any]) -> CollectiveSample:
     if "collective" in fields:
         return ReductionSample(**fields)
-    ranks = {name: tuple(fields[name]) for name in ("dim_sums", "start_skew_ms")}
-    return OneWaySample(**fields | ranks) if "direction" in fields else CommSample(**fields | ranks)
+    return CommSample(**fields | {name: tuple(fields[name]) for name in ("dim_sums", "start_skew_ms")})
 
 
 if __name__ == "__main__":

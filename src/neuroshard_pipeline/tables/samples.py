@@ -12,8 +12,6 @@ TRAINING = "training"
 
 #: Collectives to which all ranks contribute equally.
 Reduction = Literal["reduce_scatter", "all_gather", "all_reduce"]
-#: A collective of a pair of all-to-alls.
-Direction = Literal["forward", "backward"]
 REDUCTIONS: tuple[Reduction, ...] = get_args(Reduction)
 
 
@@ -63,31 +61,6 @@ class CommSample:
     def world_size(self) -> int:
         """Number of ranks."""
         return len(self.dim_sums)
-
-    @property
-    def directions(self) -> tuple[Direction, ...]:
-        """The collectives of the pair that are timed."""
-        return ("forward", "backward")
-
-    def one_way(self, direction: Direction) -> "OneWaySample":
-        """A sample of only one collective of this pair."""
-        return OneWaySample(self.sample_id, self.batch_size, self.dim_sums, self.start_skew_ms, direction)
-
-
-@dataclass(frozen=True)
-class OneWaySample(CommSample):
-    """One collective of a pair of all-to-alls; a measurement gives no cost of the other one.
-
-    Attributes:
-        direction: the collective that is timed.
-    """
-
-    direction: Direction
-
-    @property
-    def directions(self) -> tuple[Direction, ...]:
-        """The collective that is timed."""
-        return (self.direction,)
 
 
 @dataclass(frozen=True)

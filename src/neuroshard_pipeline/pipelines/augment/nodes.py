@@ -5,22 +5,12 @@ A recording holds compute costs of another machine, with the pool and the sample
 
 import pandas as pd
 
-from neuroshard_pipeline.augment import (
-    ComputeSampleParams,
-    FileTaskParams,
-    PoolParams,
-    ShardingTaskParams,
-    VariationParams,
-    VariedSampleParams,
-    base_pool,
-    compute_samples,
-    evaluation_samples,
-    paper_settings,
-    reuse_comparison_frame,
-    sharding_tasks,
-    varied_pool,
-    varied_samples,
-)
+from neuroshard_pipeline.augment.compute_draws import ComputeSampleParams, compute_samples, paper_settings
+from neuroshard_pipeline.augment.pool import PoolParams, base_pool
+from neuroshard_pipeline.augment.pool_statistics import reuse_comparison_frame
+from neuroshard_pipeline.augment.task_draws import FileTaskParams, ShardingTaskParams, sharding_tasks
+from neuroshard_pipeline.augment.variation import VariationParams, varied_pool
+from neuroshard_pipeline.augment.varied_draws import VariedSampleParams, evaluation_samples, varied_samples
 from neuroshard_pipeline.measurement import RecordingParams, open_recording
 from neuroshard_pipeline.tables import Table, task_from_tables, tasks_to_frame
 from neuroshard_pipeline.tables.task import on_hosts

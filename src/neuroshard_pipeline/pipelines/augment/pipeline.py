@@ -2,7 +2,8 @@
 
 from kedro.pipeline import Node, Pipeline
 
-from neuroshard_pipeline.augment import comm_samples, reduction_samples
+from neuroshard_pipeline.augment.comm_draws import comm_samples
+from neuroshard_pipeline.augment.reduction_draws import reduction_samples
 from neuroshard_pipeline.pipelines.augment import nodes
 
 #: Table sets in data/01_raw, in the order of the arguments of `gather_public_tables`.

@@ -7,7 +7,8 @@ from typing import Any
 
 from kedro.pipeline import Node
 
-from neuroshard_pipeline.augment import ComputeSampleParams, PoolParams
+from neuroshard_pipeline.augment.compute_draws import ComputeSampleParams
+from neuroshard_pipeline.augment.pool import PoolParams
 from neuroshard_pipeline.cost_models import CostModels
 from neuroshard_pipeline.errors import NeuroShardError
 from neuroshard_pipeline.evaluation.solving import BenchmarkJobs

@@ -2,7 +2,7 @@
 
 from kedro.pipeline import Node, Pipeline
 
-from neuroshard_pipeline.augment import sharding_tasks
+from neuroshard_pipeline.augment.task_draws import sharding_tasks
 from neuroshard_pipeline.evaluation.plan_frames import plans_frame
 from neuroshard_pipeline.pipelines.judging import HARDWARE_PARAMETERS, comparing_nodes, measuring_nodes, solving_node
 from neuroshard_pipeline.pipelines.shared import SEARCH_PARAMETERS, TRAINED_MODELS, models_node, sharder_settings_node

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from row_popularity import POPULARITIES, row_popularity
 from sequence_draws import SequenceIds, sequence_tables
 
 from neuroshard_pipeline.augment.published import BATCH_SIZE, INDICES, TABLES, rows_per_table
-from neuroshard_pipeline.augment.sequences import POPULARITIES, row_popularity
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.tables.profile import expected_rows, reuse_histogram
 from neuroshard_pipeline.tables.table import Table
