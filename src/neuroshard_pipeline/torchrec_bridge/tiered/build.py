@@ -34,7 +34,6 @@ from neuroshard_pipeline.torchrec_bridge.tiered.groups import RankGroups
 from neuroshard_pipeline.torchrec_bridge.tiered.index import PopularRows, TieredTable, TierIndex, tiered_tables
 from neuroshard_pipeline.torchrec_bridge.tiered.popular import Optimizer, PopularTiers, TierOptions
 from neuroshard_pipeline.torchrec_bridge.tiered.sequence import TieredEmbeddingCollection
-from neuroshard_pipeline.torchrec_bridge.tiered.state import TableParts
 from neuroshard_pipeline.torchrec_plan.comm_precision import torchrec_sharders
 
 
@@ -58,33 +57,23 @@ def tiered_embeddings(
         options: deduplication of ids, number format between ranks, and device; None for the defaults.
 
     Raises:
-        PlanError: the module is no `EmbeddingCollection`, or the cuts, popular ids, plan or optimizer do not fit it;
-            the message says how.
+        PlanError: the module is no `EmbeddingCollection`, or the cuts, popular ids, plan or optimizer do not fit it.
     """
     if not isinstance(module, EmbeddingCollection):
         raise PlanError(f"only the tables of an EmbeddingCollection have tiers, not those of {type(module).__name__}")
     options, configs = options or TierOptions(), module.embedding_configs()
     tables = tiered_tables({config.name: config.num_embeddings for config in configs}, cuts, popular_rows)
     _check_tables(configs, tables, groups)
-    optimizer = optimizer_of(module)
+    optimizer, names = optimizer_of(module), [_name_of_cold_rows(table) for table in tables]
     tiers = PopularTiers(TierIndex(tables, options.device), module.embedding_dim(), groups, optimizer, options)
-    names = [_name_of_cold_rows(table) for table in tables]
     cold_configs = [
         replace(config, name=name, num_embeddings=table.num_cold, feature_names=[name])
         for config, table, name in zip(configs, tables, names, strict=True)
         if name is not None
     ]
-    check_cold_plan(cold_configs, cold)
-    sharded = _sharded(cold_configs, cold, optimizer, groups, options) if cold_configs else None
+    sharded = _sharded(cold_configs, cold, optimizer, groups, options)
     tiered = TieredEmbeddingCollection(module, tiers, sharded, names, options.index_dedup)
-    tiered.parts = [
-        TableParts(f"embeddings.{table.name}.weight", tiers, at, name and f"embeddings.{name}.weight")
-        for at, (table, name) in enumerate(zip(tables, names, strict=True))
-    ]
-    if any(weight.is_meta for weight in module.parameters()):
-        tiered.initialise([config.init_fn for config in configs])
-    else:
-        tiered.load_state_dict(module.state_dict())
+    tiered.take_weights(module, [config.init_fn for config in configs])
     return tiered
 
 
@@ -157,7 +146,10 @@ def _sharded(
     groups: RankGroups,
     options: TierOptions,
 ) -> Any:
-    """TorchRec's sharded module of the cold tables."""
+    """TorchRec's sharded module of the cold tables; None if there are none."""
+    check_cold_plan(configs, plan)
+    if not configs:
+        return None
     unsharded = EmbeddingCollection(list(configs), torch.device("meta"))
     apply_optimizer_in_backward(optimizer[0], unsharded.parameters(), dict(optimizer[1]))
     sharders = torchrec_sharders(options.comm_precision, options.device.type)

@@ -24,7 +24,7 @@ from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.torchrec_bridge.tiered.exchange import Later, RowRequest
 from neuroshard_pipeline.torchrec_bridge.tiered.index import TierRows
 from neuroshard_pipeline.torchrec_bridge.tiered.popular import PopularTiers
-from neuroshard_pipeline.torchrec_bridge.tiered.state import TieredState
+from neuroshard_pipeline.torchrec_bridge.tiered.state import TableParts, TieredState
 
 #: The cold ids of a table go to TorchRec in this many bags of nearly equal length per rank. The bags of a sequence
 #: table need not be its samples, because only the order of the ids counts. FBGEMM looks up a bag per warp on GPUs, so
@@ -104,6 +104,10 @@ class TieredEmbeddingCollection(
     ) -> None:
         super().__init__()
         self.tiers = tiers
+        self.parts = [
+            TableParts(f"embeddings.{table.name}.weight", tiers, at, name and f"embeddings.{name}.weight")
+            for at, (table, name) in enumerate(zip(tiers.index.tables, cold_names, strict=True))
+        ]
         # Not registered as a submodule: its weights are read and written under the names of the unsharded tables.
         self.__dict__["cold"] = cold
         self._cold_names, self._index_dedup, self._need_indices = cold_names, index_dedup, module.need_indices()

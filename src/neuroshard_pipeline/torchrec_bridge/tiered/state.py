@@ -112,9 +112,19 @@ class TieredState(nn.Module):
                 continue
             load_rows(parts, _weights(parts, shards), state_dict[key])
 
+    def take_weights(self, unsharded: nn.Module, init_functions: Sequence[Callable[[torch.Tensor], Any]]) -> None:
+        """Take the weights of an unsharded module; if one is on the meta device, the tables' functions fill all rows.
+
+        This is a collective.
+        """
+        if any(weight.is_meta for weight in unsharded.parameters()):
+            self._initialise(init_functions)
+        else:
+            self.load_state_dict(unsharded.state_dict())
+
     @torch.no_grad()
-    def initialise(self, init_functions: Sequence[Callable[[torch.Tensor], Any]]) -> None:
-        """Fill hot and host rows by the functions of their tables, and make replicas equal. This is a collective."""
+    def _initialise(self, init_functions: Sequence[Callable[[torch.Tensor], Any]]) -> None:
+        """Fill hot and host rows by the functions of their tables, and make replicas equal."""
         for parts, fill in zip(self.parts, init_functions, strict=True):
             if self.tiers.hot is not None:
                 ids, numbers = self.tiers.index.hot_ids(parts.at)
