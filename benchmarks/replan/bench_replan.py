@@ -26,9 +26,11 @@ KINDS = ("added", "grown", "doubled", "popularity", "rival")
 LOCAL_BATCH = 1024
 
 
-def drawn_table(number: int, world_size: int, rng: np.random.Generator, most_rows: float = 7.3) -> ns.Table:
+def drawn_table(
+    number: int, world_size: int, rng: np.random.Generator, log_rows: tuple[float, float] = (3, 7.3)
+) -> ns.Table:
     """A table whose rows, columns and pooling factor are drawn."""
-    rows, columns = int(10 ** rng.uniform(3, most_rows)), int(rng.choice([16, 32, 64, 128]))
+    rows, columns = int(10 ** rng.uniform(*log_rows)), int(rng.choice([16, 32, 64, 128]))
     table = ns.Table(f"t{number}", rows, columns, float(rng.choice([1, 1, 2, 5, 20])))
     return with_profile(table, world_size * LOCAL_BATCH)
 
@@ -72,7 +74,7 @@ def one_change(seed: int, models: ns.CostModels) -> float | None:
     if keep.name != "keep":
         print(f"{seed:3} {kind:10} nothing can be kept", flush=True)
         return None
-    limit = free.move.rank_bytes / 2
+    limit = max(free.move.rank_bytes / 2, keep.move.rank_bytes)
     half_ms = min(ms for choice, ms in costs.items() if choice.move.rank_bytes <= limit + 1)
     gain_ms = costs[keep] - costs[free]
     share = (costs[keep] - half_ms) / gain_ms if gain_ms > 1e-9 else 1.0

@@ -14,7 +14,7 @@ from sequence_draws import SequenceIds, sequence_tables
 
 import neuroshard_pipeline as ns
 from neuroshard_pipeline.pipelines.preflight import PreflightError
-from neuroshard_pipeline.torchrec_bridge.plan_json import plan_from_json
+from neuroshard_pipeline.torchrec_bridge.plan_json import plan_from_json, plan_to_json
 
 BATCH = 16_384
 (TABLE,) = sequence_tables("steep", [100], [128], [200_000], BATCH)
@@ -49,10 +49,11 @@ def run_replan(folder, replan, **task):
 def test_a_stored_plan_of_fewer_tables_and_ranks_is_the_start(tmp_path):
     tables = [ns.Table(f"t{i}", 50_000 * (i + 1), 32, 2.0) for i in range(6)]
     task = ns.ShardingTask(tables[:5], 2, 4096, 2**28)
-    ns.shard(task, ns.load_cost_models("h100")).to_frame().to_parquet(tmp_path / "plan.parquet")
+    document = plan_to_json(ns.shard(task, ns.load_cost_models("h100")))
+    (tmp_path / "plan.json").write_text(json.dumps(document))
     text, document = run_replan(
         tmp_path,
-        {"present": {"path": str(tmp_path / "plan.parquet"), "gib_per_rank": [0.01]}},
+        {"present": {"path": str(tmp_path / "plan.json"), "gib_per_rank": [0.01]}},
         tables=write_tables(tmp_path / "tables.csv", tables),
         world_size=4,
         local_world_size=None,

@@ -9,7 +9,8 @@ from sequence_draws import SequenceIds, sequence_tables
 
 from neuroshard_pipeline.cost_models.models import load_cost_models
 from neuroshard_pipeline.errors import TaskError
-from neuroshard_pipeline.replanning.days import plan_day, replan_day
+from neuroshard_pipeline.replanning.days import plan_day, replan_day, rows_moved
+from neuroshard_pipeline.replanning.moved import moved_bytes
 from neuroshard_pipeline.replanning.other_day import day_task, most_popular, on_ids, planned_shares, shares_of
 from neuroshard_pipeline.report.replan_tables import VerdictParams, best_choice, replan_text
 from neuroshard_pipeline.search.params import default_memory
@@ -66,7 +67,7 @@ def planned_rows(source):
 def test_shares_per_tier_are_those_of_the_curve_on_the_same_day(plan, source):
     shares = shares_of(plan.task, planned_rows(source), a_day(source))[source.table.name]
     hot, popular = (source.popularity.share_of(rows) for rows in (200, 2_000))
-    assert (shares.hot, shares.host, shares.cold) == pytest.approx((hot, popular - hot, 1 - popular), abs=0.01)
+    assert shares == pytest.approx({"hot": hot, "host": popular - hot, "cold": 1 - popular}, abs=0.01)
 
 
 def test_ids_of_all_tiers_add_up_and_keep_their_profiles(plan, source, models):
@@ -146,7 +147,7 @@ def test_the_day_task_joins_tiers_again(plan, source):
 
 def test_planned_shares_add_up(plan, source):
     shares = planned_shares(tiers_of(plan.task)[source.table.name])
-    assert shares.hot + shares.host + shares.cold == pytest.approx(1.0)
+    assert sum(shares.values()) == pytest.approx(1.0)
 
 
 def test_the_rows_with_the_most_counted_ids_are_popular_in_the_source(source):
@@ -161,3 +162,22 @@ def test_bad_input_is_named(plan, source, models):
         replan_day(plan, rows, {name: day[name][:1]}, models)
     with pytest.raises(TaskError, match="but 5 popular rows are given"):
         replan_day(plan, {name: rows[name][:5]}, day, models)
+
+
+@pytest.mark.parametrize(
+    ("gone", "come", "rows_received"),
+    [
+        (slice(0, 0), slice(0, 0), 0),
+        (slice(0, 200), slice(2_000, 2_200), 200 * (WORLD - 1)),  # cold rows become hot
+        (slice(0, 200), slice(200, 400), 200 * (WORLD - 2)),  # host rows become hot; every host has them
+        (slice(200, 600), slice(2_000, 2_400), 600 + 200),  # by hand: a rank has a quarter of cold, half of host rows
+    ],
+)
+def test_ranks_receive_the_rows_that_they_lack_in_their_new_tiers(plan, source, gone, come, rows_received):
+    order = source.popular_rows(ROWS)
+    changed = order.copy()
+    changed[gone], changed[come] = order[come], order[gone]
+    old, new = ((plan, {source.table.name: rows[:2_000]}) for rows in (order, changed))
+    present, placement = rows_moved(old, new)
+    between = moved_bytes(present, placement.shards, placement.ranks, plan.task)
+    assert between.sum() == rows_received * 64 * 4

@@ -83,10 +83,11 @@ def test_a_move_between_hosts_takes_longer_than_one_inside_a_host():
     models, table = ns.load_cost_models("h100"), ns.Table("t", 1_000_000, 64, 1.0)
     task = ns.ShardingTask([table], 16, 16_384, 2**34, local_world_size=8)
     present = Present((whole(table),), (0,), 16)
-    inside, across = (move_of(moved_bytes(present, (whole(table),), (rank,), task), task, models) for rank in (1, 8))
+    inside, across = (move_of(moved_bytes(present, (whole(table),), (to,), task), task, models) for to in (1, 8))
     assert inside.rank_bytes == across.rank_bytes == across.link_bytes == 256_000_000
     assert inside.link_bytes == 0
     assert 0 < inside.move_ms < across.move_ms
+    assert move_of(inside.between + np.diag([2**30] * 16), task, models).move_ms > inside.move_ms
     nothing = move_of(np.zeros((16, 16), dtype=np.int64), task, models)
     assert (nothing.move_ms, nothing.rank_bytes) == (0.0, 0)
 

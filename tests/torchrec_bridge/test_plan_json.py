@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from torchrec_bridge.plan_strategies import module_names, plans
 
 from neuroshard_pipeline.errors import PlanError
-from neuroshard_pipeline.search.plan import Plan, PlanCost
+from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
 from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.table import Shard, Table, whole
@@ -93,21 +92,6 @@ def test_the_path_of_a_file_of_constraints_is_not_stored():
     assert texts[0] == texts[1]
 
 
-def test_a_document_of_version_1_is_read():
-    """The file was written by version 1 of `plan_to_json` for `small_plan`, with constraints and predicted costs."""
-    document = json.loads((Path(__file__).parent / "plan_version_1.json").read_text(encoding="utf-8"))
-    plan = plan_from_json(document)
-    assert plan.shards == small_plan().shards
-    assert plan.ranks == small_plan().ranks
-    assert plan.task.tables == (WIDE, SMALL)
-    assert plan.task.local_world_size is None
-    assert plan.task.constraints == Constraints((TableConstraint("wide", max_shards=4),))
-    assert plan.predicted == PlanCost(*((part,) * 4 for part in (1.0, 2.0, 3.0, 4.0)))
-    document["shards"][0][3] = 0
-    with pytest.raises(PlanError, match="contradict"):
-        plan_from_json(document)
-
-
 def test_cpu_placements_name_no_device_index():
     document = plan_to_json(small_plan(), compute_device="cpu", module_path="m")
     assert document["plan"]["m"]["small"]["sharding_spec"]["shards"][0]["placement"] == "rank:0/cpu"
@@ -140,13 +124,13 @@ def test_bad_arguments_are_named(arguments, message):
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (["version"], 3, "version 3; expected .* version 1 or 2"),
+        (["version"], 3, "version 3; expected .* version 2"),
         (["schema"], "torchrec", "schema 'torchrec'"),
         (["task", "tables", 0, "pooling_factor"], 4.0, "tables of the plan document were changed"),
         (["task", "tables", 0, "num_embeddings"], 0, "num_embeddings 0 must be"),
         (["task", "world_size"], 1, "rank 1 lies outside"),
         (["shards", 0], ["wide", 32, 16], "damaged"),
-        (["shards", 0], ["wide", 32, 16, 1, 0], "a shard has 5 values, not 4 or 7"),
+        (["shards", 0], ["wide", 32, 16, 1, 0], "a shard has 5 values, not 7"),
         (["shards", 0, 6], "row_wise", "row_wise shards have all 64 columns, not 16"),
         (["shards", 0, 4], 50, "shard rows 50..150 lie outside"),
         (["plan", "m", "wide", "compute_kernel"], "quick", "contradict"),

@@ -1,7 +1,6 @@
 """The plan that runs is read from every form that it has."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from torchrec_bridge.needs_torchrec import QUIET
@@ -33,13 +32,12 @@ def plan():
 def test_all_forms_of_a_plan_are_read_alike(plan, tmp_path):
     document = plan_to_json(plan)
     (tmp_path / "plan.json").write_text(json.dumps(document))
-    plan.to_frame().to_parquet(tmp_path / "plan.parquet")
     model = collection(bag("a"), bag("b"), bag("c"))
     sources = (
         plan,
         document,
         tmp_path / "plan.json",
-        str(tmp_path / "plan.parquet"),
+        str(tmp_path / "plan.json"),
         plan.to_torchrec(model, 2, "cpu"),
     )
     for source in sources:
@@ -48,22 +46,10 @@ def test_all_forms_of_a_plan_are_read_alike(plan, tmp_path):
         assert found.world_size == 4
 
 
-def test_one_of_several_plans_is_named(plan, tmp_path):
-    import pandas as pd
-
-    frames = [plan.to_frame(), replace(plan, sharder="other").to_frame()]
-    pd.concat(frames).to_parquet(tmp_path / "plans.parquet")
-    assert placed(read_plan(tmp_path / "plans.parquet", plan.task, sharder="other")) == placed(
-        read_plan(plan, plan.task)
-    )
-    with pytest.raises(ns.NeuroShardError, match="with sharder=, one of by_hand, other"):
-        read_plan(tmp_path / "plans.parquet", plan.task)
-
-
 def test_what_is_no_plan_is_refused(plan, tmp_path):
     with pytest.raises(ns.NeuroShardError, match="3 is not a plan"):
         read_plan(3, plan.task)
-    with pytest.raises(ns.NeuroShardError, match="the present plan cannot be read"):
+    with pytest.raises(ns.NeuroShardError, match="the plan cannot be read"):
         read_plan(tmp_path / "none.json", plan.task)
     with pytest.raises(ns.NeuroShardError, match="is not sharded; give what DistributedModelParallel returned"):
         read_plan(collection(), plan.task)

@@ -8,7 +8,7 @@
 | `nearest` | the same plan with ranks and columns renamed so that fewer bytes move |
 | `descent` | a local search from the present plan that moves at most some bytes per rank |
 | `search` | placements that could come after the present plan |
-| `days`, `other_day`, `recut_bytes` | `replan_day`: the choices if the popular rows of tiers have changed |
+| `days`, `other_day` | `replan_day`: the choices if the popular rows of tiers have changed |
 | `choices` | `replan`: keep, at most x bytes per rank, free |
 """
 

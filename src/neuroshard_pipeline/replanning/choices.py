@@ -55,10 +55,12 @@ class Replan:
     """A frontier of choices.
 
     Attributes:
+        present: the plan that runs.
         judgement: the present plan on the task, as it stands.
         choices: in ascending order of moved bytes and descending order of predicted cost.
     """
 
+    present: Present
     judgement: Judgement
     choices: tuple[Choice, ...]
 
@@ -72,6 +74,12 @@ class Replan:
             if each.name == name:
                 return each
         raise PlanError(f"there is no choice {name!r}; the choices are {', '.join(c.name for c in self.choices)}")
+
+    def within(self, gib_per_rank: float | None) -> Choice:
+        """The cheapest choice in which no rank receives or sends more; the first one if all do."""
+        limit = float("inf") if gib_per_rank is None else gib_per_rank * _GIB
+        fitting = [each for each in self.choices if each.move.rank_bytes <= limit]
+        return fitting[-1] if fitting else self.choices[0]
 
     @property
     def free(self) -> Choice:
@@ -113,8 +121,9 @@ def replan(
     free = search.free()
     limits = [gib * _GIB for gib in gib_per_rank] or [share * search.port_bytes(free) for share in _SHARES_OF_FREE]
     found = [(f"at most {limit / _GIB:.3g} GiB per rank", search.within(limit)) for limit in sorted(limits)]
-    named = [(KEEP, search.kept), *found, (FREE, free)]
-    return Replan(judge(present, search.problem), tuple(_choices(search, present, named)))
+    free = search.best([free, *(placement for _, placement in found if placement is not None)])
+    named = [(KEEP, search.kept), *((name, placement) for name, placement in found if placement != free), (FREE, free)]
+    return Replan(present, judge(present, search.problem), tuple(_choices(search, present, named)))
 
 
 def _choices(search: NearSearch, present: Present, named: Sequence[tuple[str, Placement | None]]) -> Iterator[Choice]:
@@ -126,7 +135,8 @@ def _choices(search: NearSearch, present: Present, named: Sequence[tuple[str, Pl
             continue
         before_ms = search.cost_ms(placement)
         problem = search.problem.of(placement)
-        between = moved_bytes(present, placement.shards, placement.ranks, problem.task)
+        placed = placement.shards, placement.ranks, problem.task
+        move = move_of(moved_bytes(present, *placed, stay=True), problem.task, problem.models)
         plan = price_plan(problem, replace(placement, task=None), "neuroshard_plus")
         saved_ms = 0.0 if keep_ms is None else keep_ms - before_ms
-        yield Choice(name, plan, move_of(between, problem.task, problem.models), saved_ms)
+        yield Choice(name, plan, move, saved_ms)

@@ -6,14 +6,16 @@ are counted in half of the other day's batches, and plans are priced on the rema
 popular by chance do not make cutting again look better than it is.
 """
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.replanning.choices import FREE, KEEP, Choice, Replan, replan
-from neuroshard_pipeline.replanning.moved import Move, move_of
+from neuroshard_pipeline.replanning.moved import Move, move_of, moved_bytes
 from neuroshard_pipeline.replanning.other_day import (
     DayIds,
     PopularRows,
@@ -24,14 +26,15 @@ from neuroshard_pipeline.replanning.other_day import (
     shares_of,
 )
 from neuroshard_pipeline.replanning.present import Judgement, Present
-from neuroshard_pipeline.replanning.recut_bytes import RowPlaces, places_without_tiers, received_bytes
 from neuroshard_pipeline.search.models import Models
-from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.search.plan import Placement, Plan
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import shard
+from neuroshard_pipeline.tables.kinds import TIER_KINDS, TierKind
 from neuroshard_pipeline.tables.popularity import id_counts
+from neuroshard_pipeline.tables.table import Shard, Table
 from neuroshard_pipeline.tables.task import ShardingTask
-from neuroshard_pipeline.tables.tiers import cuts_of, parent_tables, tiers_of
+from neuroshard_pipeline.tables.tiers import Cuts, cuts_of, parent_tables, tiers_of
 
 SAME_CUTS = "same cuts"
 
@@ -83,7 +86,8 @@ def replan_day(
         if name == KEEP or saved_ms > max(choice.saved_ms for choice in found):
             found.append(Choice(name, priced, _move((present, rows), (priced, popular), models), saved_ms))
     problems = tuple(_shares_sentences(present, rows, judged))
-    return Replan(Judgement(problems, keep.predicted, keep.memory_bytes, keep.memory.limits(keep.task)), tuple(found))
+    judgement = Judgement(problems, keep.predicted, keep.memory_bytes, keep.memory.limits(keep.task))
+    return Replan(Present.of(present), judgement, tuple(found))
 
 
 def _popular(task: ShardingTask, day: DayIds) -> dict[str, IntArray]:
@@ -98,42 +102,67 @@ def _predicted_ms(plan: Plan) -> float:
     return plan.predicted_cost_ms
 
 
+def rows_moved(old: tuple[Plan, PopularRows], new: tuple[Plan, PopularRows]) -> tuple[Present, Placement]:
+    """A change of tiers as a change of plan: the rows that go from one tier to another are a table of their own.
+
+    Each part of a sharded tier gets a proportional part of these rows, because the order of rows in a tier is free.
+    """
+    placed: tuple[list[tuple[Shard, int]], ...] = ([], [])
+    for table in parent_tables(new[0].task):
+        tiers = [_tier_rows(plan, rows, table) for plan, rows in (old, new)]
+        for pair in itertools.product(TIER_KINDS, repeat=2):
+            rows = _common_rows(tiers[0], tiers[1], *pair, table.num_embeddings)
+            if rows:
+                name = f"{table.name}: {pair[0]} to {pair[1]}"
+                part = Table(name, rows, table.embedding_dim, 1.0, data_type=table.data_type)
+                for found, (plan, _), kind in zip(placed, (old, new), pair, strict=True):
+                    found += _placed_part(part, plan, table, kind)
+    sides = [(tuple(shard for shard, _ in of), tuple(rank for _, rank in of)) for of in placed]
+    task = old[0].task
+    return Present(*sides[0], task.world_size, task.task_id, task.local_world_size), Placement(*sides[1])
+
+
 def _move(old: tuple[Plan, PopularRows], new: tuple[Plan, PopularRows], models: Models) -> Move:
-    """The move between two plans with popular rows; every rank sends equal parts to all others."""
-    task, total = new[0].task, 0.0
-    for table in parent_tables(task):
-        own = new[0].memory.row_bytes(table, task)
-        places = _places(*old, table.name), _places(*new, table.name)
-        total += received_bytes(*places, own, task.world_size, task.num_hosts)
-    world = task.world_size
-    between = np.full((world, world), round(total / max(world * (world - 1), 1)), dtype=np.int64)
-    np.fill_diagonal(between, 0)
-    return move_of(between, task, models)
+    present, placement = rows_moved(old, new)
+    task = new[0].task
+    return move_of(moved_bytes(present, placement.shards, placement.ranks, task, stay=True), task, models)
 
 
-def _places(plan: Plan, rows: PopularRows, name: str) -> RowPlaces:
-    """The places of the rows of one table of the model."""
-    placed = [
-        (shard, rank)
-        for shard, rank in zip(plan.shards, plan.ranks, strict=True)
-        if shard.table.name in (name, f"{name}/cold")
-    ]
-    shards, ranks = [shard for shard, _ in placed], [rank for _, rank in placed]
-    cuts = cuts_of(plan.task).get(name)
-    if cuts is None:
-        return places_without_tiers(shards, ranks)
-    popular, end = rows[name], cuts.hot_rows + cuts.host_rows
-    return RowPlaces(popular[: cuts.hot_rows], popular[cuts.hot_rows : end], tuple(shards), tuple(ranks))
+def _tier_rows(plan: Plan, rows: PopularRows, table: Table) -> dict[TierKind, IntArray]:
+    """The rows of the hot and the host tier of a table of the model."""
+    cuts = cuts_of(plan.task).get(table.name, Cuts())
+    popular = rows.get(table.name, np.empty(0, dtype=np.int64))[: cuts.hot_rows + cuts.host_rows]
+    return {"hot": popular[: cuts.hot_rows], "host": popular[cuts.hot_rows :]}
+
+
+def _common_rows(
+    old: dict[TierKind, IntArray], new: dict[TierKind, IntArray], before: TierKind, after: TierKind, num_rows: int
+) -> int:
+    """Number of rows that are in one tier before and in another one after a change."""
+    popular = [np.concatenate([*of.values()]) for of in (old, new)]
+    if before == after == "cold":
+        return num_rows - len(np.union1d(*popular))
+    if "cold" in (before, after):
+        return len(np.setdiff1d(new[after], popular[0]) if before == "cold" else np.setdiff1d(old[before], popular[1]))
+    return len(np.intersect1d(old[before], new[after]))
+
+
+def _placed_part(part: Table, plan: Plan, table: Table, kind: TierKind) -> Iterator[tuple[Shard, int]]:
+    """Shards of `part` as a tier of a table of the model is sharded, or as the whole table is, without tiers."""
+    for of, rank in zip(plan.shards, plan.ranks, strict=True):
+        if of.table.name in (table.name, f"{table.name}/{kind}"):
+            share = part.num_embeddings, of.table.num_embeddings
+            first, end = (row * share[0] // share[1] for row in (of.row_offset, of.row_offset + of.num_rows))
+            if first < end:
+                yield replace(of, table=part, row_offset=first, num_rows=end - first), rank
 
 
 def _shares_sentences(plan: Plan, rows: PopularRows, day: DayIds) -> list[str]:
     """What share of the ids looks up the tiers of every table, as planned and on the day."""
     now, sentences = shares_of(plan.task, rows, day), []
     for name, tiers in tiers_of(plan.task).items():
-        pairs: Mapping[str, tuple[float, float]] = {
-            kind: (getattr(planned_shares(tiers), kind), getattr(now[name], kind)) for kind in ("hot", "host", "cold")
-        }
-        shares = ", ".join(f"{after:.0%} (planned {before:.0%}) {kind}" for kind, (before, after) in pairs.items())
+        pairs = zip(planned_shares(tiers).items(), now[name].values(), strict=True)
+        shares = ", ".join(f"{after:.0%} (planned {before:.0%}) {kind}" for (kind, before), after in pairs)
         sentences.append(f"the ids of table {name!r} look up {shares} rows")
     return sentences
 

@@ -1,4 +1,4 @@
-"""What a change of plan moves: bytes between ranks, and their time by the cost models' all-to-all.
+"""What a change of plan moves: bytes between ranks, and their time by the cost models' all-to-alls and lookups.
 
 A rank receives the rows and columns that it has under the new plan but not under the old one, with their optimizer
 state: nothing for SGD, two fp32 numbers per weight for Adam, one fp32 number per row of every received column shard for
@@ -20,13 +20,20 @@ from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.replanning.present import Present
 from neuroshard_pipeline.search.memory import ADAM_STATE_BYTES, ROWWISE_STATE_BYTES
 from neuroshard_pipeline.search.models import Models
-from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, Shard, Table
+from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, NUM_REUSE_BINS, Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
 _BYTES_PER_NUMBER = 4
 #: A move is a series of all-to-alls, each with at most so many columns per sample on any rank: far above the number at
 #: which the cost is proportional to the bytes, and no further from the samples of the cost models than needed.
 _COLUMNS_AT_ONCE = 4096
+
+#: Tables of a lookup that is priced as a copy of rows, and their columns, the most that cost models are trained with.
+_COPIED_TABLES, _COPIED_COLUMNS = 8, 512
+
+#: A copy of what stays on its rank, relative to such a lookup. A lookup moves three bytes through memory per byte of a
+#: row, because it also reads the cache lines that it writes; long copies do not.
+_STREAMED = 2 / 3
 
 #: Rows and columns of shards, (N, 4): first row, end of rows, first column, end of columns.
 _Rectangles = IntArray
@@ -39,7 +46,8 @@ class Move:
     Attributes:
         between: (W, W) bytes that the rank of the row sends to the rank of the column.
         ranks_per_host: ranks per host; ranks fill hosts in order.
-        move_ms: predicted time of the move: first all bytes inside hosts, then all bytes between hosts.
+        move_ms: predicted time of `torchrec_bridge.moving.move`: every rank copies what it sends, what it receives, and
+            what stays; the ranks exchange all bytes inside hosts, and then all between hosts.
     """
 
     between: IntArray
@@ -49,7 +57,7 @@ class Move:
     @cached_property
     def rank_bytes(self) -> int:
         """The most bytes that any rank receives or sends."""
-        return _port_bytes(self.between)
+        return port_bytes(self.between)
 
     @cached_property
     def link_bytes(self) -> int:
@@ -60,7 +68,7 @@ class Move:
         of = np.zeros((hosts, hosts), dtype=np.int64)
         host = np.arange(len(self.between)) // self.ranks_per_host
         np.add.at(of, (host[:, None], host[None, :]), self.between)
-        return _port_bytes(of)
+        return port_bytes(of)
 
     @property
     def total_bytes(self) -> int:
@@ -69,16 +77,28 @@ class Move:
 
 
 def move_of(between: IntArray, task: ShardingTask, models: Models) -> Move:
-    """The move of these bytes with the network that the cost models know."""
+    """The move of these bytes with the network and the memory that the cost models know.
+
+    Args:
+        between: (W, W) bytes from the rank of the row to that of the column; on the diagonal, those that stay.
+        task: the task after the move.
+        models: cost models.
+    """
+    stay, between = np.diag(between), between - np.diag(np.diag(between))
+    if not between.any():
+        return Move(between, task.ranks_per_host, 0.0)
     host = np.arange(len(between)) // task.ranks_per_host
     same = host[:, None] == host[None, :]
     ms = _exchange_ms(np.where(same, between, 0), task.ranks_per_host, True, task, models)
     ms += _exchange_ms(np.where(same, 0, between), task.ranks_per_host, False, task, models)
-    return Move(between, task.ranks_per_host, ms)
+    copied = between.sum(axis=0) + between.sum(axis=1) + _STREAMED * stay
+    return Move(between, task.ranks_per_host, ms + float(copied.max()) * _copy_ms_per_byte(task, models))
 
 
-def moved_bytes(present: Present, shards: tuple[Shard, ...], ranks: tuple[int, ...], task: ShardingTask) -> IntArray:
-    """(W, W) bytes that move if `present` becomes a plan with these shards."""
+def moved_bytes(
+    present: Present, shards: tuple[Shard, ...], ranks: tuple[int, ...], task: ShardingTask, stay: bool = False
+) -> IntArray:
+    """(W, W) bytes that move if `present` becomes a plan with these shards; on the diagonal those that `stay`, or 0."""
     size = max(present.world_size, task.world_size)
     between = np.zeros((size, size), dtype=np.int64)
     new: Mapping[str, list[tuple[Shard, int]]] = defaultdict(list)
@@ -86,9 +106,12 @@ def moved_bytes(present: Present, shards: tuple[Shard, ...], ranks: tuple[int, .
         new[shard.table.name].append((shard, rank))
     for name, placed in new.items():
         old = present.placed.get(name)
-        if old and old[0][0].table.embedding_dim == placed[0][0].table.embedding_dim and not _equal(old, placed):
+        if not old or old[0][0].table.embedding_dim != placed[0][0].table.embedding_dim:
+            continue
+        if stay or not _equal(old, placed):
             _add_table(between, old, placed, task)
-    np.fill_diagonal(between, 0)
+    if not stay:
+        np.fill_diagonal(between, 0)
     return between
 
 
@@ -98,9 +121,19 @@ def bytes_per_cell(table: Table, optimizer: str) -> tuple[int, int]:
     return BYTES_PER_ELEMENT[table.data_type] + state, ROWWISE_STATE_BYTES if optimizer == "rowwise_adagrad" else 0
 
 
-def _port_bytes(between: IntArray) -> int:
+def port_bytes(between: IntArray) -> int:
+    """The most bytes that a rank receives or sends of (W, W) bytes between ranks."""
     own = between - np.diag(np.diag(between))
     return int(max(own.sum(axis=0).max(), own.sum(axis=1).max()))
+
+
+def _copy_ms_per_byte(task: ShardingTask, models: Models) -> float:
+    """What a lookup of whole rows, each of them once, takes per byte of them."""
+    rows, once = task.batch_size, (1.0, *(0.0,) * (NUM_REUSE_BINS - 1))
+    tables = [Table(f"{n}", 16 * rows, _COPIED_COLUMNS, 1.0, float(rows), once) for n in range(_COPIED_TABLES)]
+    sums = models.compute.shard_embeddings([whole(table) for table in tables], rows).sum(axis=0)
+    ms = models.compute.costs_from_sums(sums[None], rows)[0, 0]
+    return float(ms) / (_COPIED_TABLES * rows * _COPIED_COLUMNS * _BYTES_PER_NUMBER)
 
 
 def _exchange_ms(between: IntArray, local: int, is_inside: bool, task: ShardingTask, models: Models) -> float:
@@ -138,8 +171,7 @@ def _add_table(
     for shard, rank in new:
         rectangles, ranks = copies[pick(rank)]
         rows, columns = _common(_rectangle(shard), rectangles)
-        elsewhere = ranks != rank
-        np.add.at(between, (ranks[elsewhere], rank), (rows * (weight * columns + row))[elsewhere])
+        np.add.at(between[:, rank], ranks, rows * (weight * columns + row))
 
 
 def _copies(old: list[tuple[Shard, int]], local: int) -> dict[int, tuple[_Rectangles, IntArray]]:

@@ -4,14 +4,14 @@ Tiers cut a sequence table, the parent, by the popularity of its rows: hot rows 
 every host, and cold rows are sharded. Shape: N ids of a batch.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
-from neuroshard_pipeline.arrays import FloatArray, IntArray
+from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.errors import TableFileError
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.search.models import Models
@@ -19,6 +19,7 @@ from neuroshard_pipeline.search.plan import Placement, Plan
 from neuroshard_pipeline.search.price import price_plan
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.tables.id_batches import counted, observed, read_id_batches
+from neuroshard_pipeline.tables.kinds import TierKind
 from neuroshard_pipeline.tables.popularity import IdCounts, popular_rows
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -60,21 +61,6 @@ class DaysParams(Parameters):
         return read_id_batches(path, task.tables, task.batch_size, self.num_batches, names)
 
 
-@dataclass(frozen=True)
-class TierShares:
-    """Shares of a table's ids that look up each tier.
-
-    Attributes:
-        hot: share that looks up hot rows.
-        host: share that looks up host rows.
-        cold: share that looks up all other rows.
-    """
-
-    hot: float
-    host: float
-    cold: float
-
-
 def most_popular(cuts: Mapping[str, Cuts], counted: Mapping[str, IdCounts]) -> dict[str, IntArray]:
     """The hot and host rows of every table of `cuts`, hottest first, by the ids that were counted."""
     return {name: popular_rows(counted[name], own.hot_rows + own.host_rows) for name, own in cuts.items()}
@@ -109,24 +95,23 @@ def on_ids(plan: Plan, rows: PopularRows, day: DayIds, models: Models) -> Plan:
     return price_plan(Problem(task, models, plan.memory), Placement(shards, plan.ranks), plan.sharder)
 
 
-def shares_of(task: ShardingTask, rows: PopularRows, day: DayIds) -> dict[str, TierShares]:
-    """Shares of the ids that look up each tier, for every table of a task with tiers."""
+def shares_of(task: ShardingTask, rows: PopularRows, day: DayIds) -> dict[str, dict[TierKind, float]]:
+    """Shares of the ids that look up each tier, by table and kind of tier, for every table of a task with tiers."""
     found = {}
     for name, tiers in tiers_of(task).items():
         ids = np.sum([[len(part) for part in _split(own, tiers, rows[name])] for own in day[name]], axis=0)
-        found[name] = _as_shares(tiers, ids / max(ids.sum(), 1))
+        found[name] = _as_shares(tiers, ids)
     return found
 
 
-def planned_shares(tiers: Sequence[Table]) -> TierShares:
+def planned_shares(tiers: Sequence[Table]) -> dict[TierKind, float]:
     """Shares of the ids that look up each of the tiers of one table, from their pooling factors."""
-    ids = np.array([tier.pooling_factor for tier in tiers])
-    return _as_shares(tiers, ids / ids.sum())
+    return _as_shares(tiers, [tier.pooling_factor for tier in tiers])
 
 
-def _as_shares(tiers: Sequence[Table], shares: FloatArray) -> TierShares:
-    kinds = [tier.tier.kind for tier in tiers if tier.tier is not None]
-    return TierShares(**({"hot": 0.0, "host": 0.0, "cold": 0.0} | dict(zip(kinds, shares.tolist(), strict=True))))
+def _as_shares(tiers: Sequence[Table], ids: Iterable[float]) -> dict[TierKind, float]:
+    kinds = {tier.tier.kind: count for tier, count in zip(tiers, ids, strict=True) if tier.tier is not None}
+    return {kind: count / max(sum(kinds.values()), 1e-9) for kind, count in kinds.items()}
 
 
 def _split(ids: IntArray, tiers: Sequence[Table], rows: IntArray) -> list[IntArray]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -106,7 +106,7 @@ def judge(present: Present, problem: Problem) -> Judgement:
     Tables that have grown keep their type: column shards get all rows, and row shards are cut again.
     """
     task = problem.task
-    problems = list(_table_problems(present, task))
+    problems = list(table_changes(present.tables, task))
     limits = problem.memory.limits(task)
     if present.world_size != task.world_size:
         problems.append(f"it is a plan for {present.world_size} ranks, but the task has {task.world_size}")
@@ -154,14 +154,14 @@ def stretched(present: Present, table: Table, task: ShardingTask) -> list[tuple[
     return found
 
 
-def _table_problems(present: Present, task: ShardingTask) -> Iterator[str]:
-    """Sentences about tables that only the plan or only the task has, and about tables of another size."""
-    there, here = present.tables, {table.name: table for table in task.tables}
+def table_changes(there: Mapping[str, Table], task: ShardingTask) -> Iterator[str]:
+    """Sentences about tables that only a plan (`there`) or only the task has, and about tables of another size."""
+    here = {table.name: table for table in task.tables}
     missing, unknown = sorted(here.keys() - there.keys()), sorted(there.keys() - here.keys())
     if missing:
-        yield f"it has no shards of {_named(missing)}"
+        yield f"it has no shards of {named(missing)}"
     if unknown:
-        yield f"it has {_named(unknown)}, which the task does not have"
+        yield f"it has {named(unknown)}, which the task does not have"
     for name in sorted(there.keys() & here.keys()):
         old, new = there[name], here[name]
         if old.num_embeddings != new.num_embeddings:
@@ -171,10 +171,11 @@ def _table_problems(present: Present, task: ShardingTask) -> Iterator[str]:
             yield f"table {name!r} had {old.embedding_dim} columns and has {new.embedding_dim} now"
 
 
-def _named(names: Sequence[str]) -> str:
+def named(names: Sequence[str], what: str = "table") -> str:
+    """The names of tables or other things, of many only the first ones."""
     shown = ", ".join(map(repr, names[:_NAMED]))
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"the table{'s' if len(names) > 1 else ''} {shown}{more}"
+    return f"the {what}{'s' if len(names) > 1 else ''} {shown}{more}"
 
 
 def require_some(present: Present, task: ShardingTask) -> None:
@@ -186,5 +187,5 @@ def require_some(present: Present, task: ShardingTask) -> None:
     if not present.tables.keys() & {table.name for table in task.tables}:
         raise PlanError(
             f"{present.source} has none of the tables of {task.task_id}; its first ones are "
-            f"{_named(sorted(present.tables))}: give the plan of this model"
+            f"{named(sorted(present.tables))}: give the plan of this model"
         )

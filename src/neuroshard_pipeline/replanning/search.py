@@ -5,7 +5,7 @@ Shapes: W ranks; the 2 ports of a rank are what it receives and what it sends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -32,6 +32,8 @@ from neuroshard_pipeline.tables.task import ShardingTask
 _NUM_MIXES = 3
 #: Most prices for tables that go back to their present places; most tables on the busiest port that are tried for this.
 _MOST_RETURNS, _NUM_RETREATS = 64, 8
+#: With more tables, a price takes so long that fewer returns are tried, in proportion, and no retreats.
+_MANY_TABLES = 200
 #: Number of layouts of a descent, the cheapest ones, that are tried until one moves few enough bytes.
 _NUM_ENDS = 8
 
@@ -72,7 +74,7 @@ class NearSearch:
     def free(self) -> Placement:
         """The cheapest placement; of equally cheap ones, the one that moves fewest bytes."""
         found = [self.fresh, *([] if self.kept is None else [self.kept, *self._descents(np.inf)])]
-        return self._returned(min(found, key=self._rank_of))
+        return self._returned(self.best(found))
 
     def within(self, limit: float) -> Placement | None:
         """The cheapest placement whose ranks move at most `limit` bytes; None if none was found."""
@@ -80,7 +82,11 @@ class NearSearch:
         if self.kept is not None:
             found += [self.kept, *self._descents(limit), *self._retreats(limit)]
         found = [each for each in found if self.port_bytes(each) <= limit]
-        return self._returned(min(found, key=self._rank_of)) if found else None
+        return self._returned(self.best(found)) if found else None
+
+    def best(self, placements: Sequence[Placement]) -> Placement:
+        """The cheapest of some placements; of equally cheap ones, the one that moves fewest bytes."""
+        return min(placements, key=self._rank_of)
 
     def _descents(self, limit: float) -> Iterator[Placement]:
         """Placements that the search from the present plan reaches with several sets of sharding types."""
@@ -92,7 +98,7 @@ class NearSearch:
 
     def _retreats(self, limit: float) -> Iterator[Placement]:
         """The fresh placement with tables back in their kept places until `limit` holds, and a descent from there."""
-        if self.fresh.task is not None or self.kept is None:
+        if self.fresh.task is not None or self.kept is None or len(self.problem.task.tables) > _MANY_TABLES:
             return
         old, new = _by_table(self.kept), _by_table(self.fresh)
         for _ in range(_MOST_RETURNS):
@@ -162,8 +168,8 @@ class NearSearch:
         differing = [name for name in new if new[name] != old[name]]
         sizes = {table.name: table.weight_bytes for table in self.problem.task.tables}
         groups, prices = [sorted(differing, key=lambda name: -sizes[name])], 0
-        limit = self._rank_of(placement)
-        while groups and prices < _MOST_RETURNS:
+        limit, most = self._rank_of(placement), _MOST_RETURNS * _MANY_TABLES // max(len(sizes), _MANY_TABLES)
+        while groups and prices < most:
             group = groups.pop(0)
             if not group:
                 continue

@@ -5,6 +5,7 @@
 | `plan_json` | `plan_to_json`, `plan_from_json`: lossless conversion of plans to and from JSON | no |
 | `planner` | `NeuroShardPlanner`: a sharder behind the interface of TorchRec's planner | yes |
 | `running` | `read_plan`: the plan that runs, from any of these forms, for `ns.replan` | for TorchRec's own forms |
+| `moving` | `move`, `save`, `load`: a model under another plan | yes |
 | `profile` | `profile_from_batches`: id statistics of real batches | yes |
 | `perf_config` | `torchrec_perf_config`, `torchrec_planner`: TorchRec's planner with this project's costs | yes |
 | `constraints` | translates TorchRec's constraints for the search, or refuses them | no |

@@ -42,16 +42,27 @@ def agree(pg: dist.ProcessGroup, describe: Callable[[], str]) -> None:
     Raises:
         PlanError: `describe` raised on some rank, or its results differ between ranks.
     """
-    answers: list[Any] = [None] * pg.size()
-    dist.all_gather_object(answers, _attempt(describe), group=pg)
-    for rank, (text, error) in enumerate(answers):
-        if error is not None:
-            raise PlanError(f"rank {rank} of {pg.size()}: {error}") from error
-        if text != answers[0][0]:
+    answers = gathered(pg, describe)
+    for rank, text in enumerate(answers):
+        if text != answers[0]:
             raise PlanError(
                 f"rank {rank} of {pg.size()} has other tables, pooling factors or module names than rank 0; build "
                 "the same model and give the same constraints everywhere"
             )
+
+
+def gathered(pg: dist.ProcessGroup | None, call: Callable[[], T]) -> list[T]:
+    """The results of `call` on all ranks of the group (None for the default group), each of which must call this.
+
+    Raises:
+        PlanError: `call` raised on some rank.
+    """
+    answers: list[Any] = [None] * dist.get_world_size(pg)
+    dist.all_gather_object(answers, _attempt(call), group=pg)
+    for rank, (_, error) in enumerate(answers):
+        if error is not None:
+            raise PlanError(f"rank {rank} of {len(answers)}: {error}") from error
+    return [result for result, _ in answers]
 
 
 def computed_on_first_rank(pg: dist.ProcessGroup, compute: Callable[[], T]) -> T:

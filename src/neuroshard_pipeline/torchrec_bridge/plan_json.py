@@ -11,7 +11,7 @@ The document, version 2 (`SCHEMA`, `SCHEMA_VERSION`):
     local_world_size    ranks per host, which determines the device index of a rank
     task                the task that the plan solves: task_id, world_size, batch_size (global), memory_bytes,
                         optimizer, local_world_size (or null), pipelines_input_dist, constraints (or null), tables (the
-                        fields of every table; those after data_type only where they are not the defaults) and
+                        fields of every table; optional ones only where they are not the defaults) and
                         tables_sha256, the hash of `tables`; other fields only where they are not the defaults
     shards              every shard of the plan as [table, column offset, columns, rank, row offset, rows,
                         sharding_type]
@@ -23,15 +23,15 @@ The document, version 2 (`SCHEMA`, `SCHEMA_VERSION`):
                         TorchRec has no form for them (`torchrec_bridge.tiered`)
     predicted           the fields of `PlanCost`, each a list of ms per rank (empty where it was not priced); or null
     memory              parameters of the memory model that the plan was made with
-
-Version 1 knew only column shards: an entry of `shards` ends with the rank, and the task has neither
-`local_world_size` nor `pipelines_input_dist`. Such documents are still read.
+    made_for            not in all documents: the task that was asked for, names and hashes of the cost models, the
+                        sharder with its seed and settings, and a hash of all of them (`torchrec_bridge.made_for`)
 """
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from neuroshard_pipeline.errors import PlanError, TaskError
@@ -48,14 +48,9 @@ Json = dict[str, Any]
 
 SCHEMA = "neuroshard_pipeline.torchrec_plan"
 SCHEMA_VERSION = 2
-_READABLE_VERSIONS = (1, SCHEMA_VERSION)
 
-#: Fields that tables did not have in version 1, and their defaults. They are written only where they differ from these,
-#: so that a table whose new fields have these defaults has the same hash in both versions.
-_NEW_TABLE_FIELDS: Json = {name: value for name, value in TABLE_DEFAULTS.items() if name != "data_type"} | {
-    "tier": None,
-    "popularity": None,
-}
+#: Fields of a table that are written only where they differ from these defaults.
+_OPTIONAL_OF_TABLES: Json = {**TABLE_DEFAULTS, "tier": None, "popularity": None}
 
 #: Fields of a task that are written only where they differ from these defaults.
 _OPTIONAL_FIELDS = {
@@ -70,6 +65,7 @@ def plan_to_json(
     local_world_size: int | None = None,
     compute_device: ComputeDevice | None = None,
     module_path: str | Mapping[str, str] | None = None,
+    made_for: Json | None = None,
 ) -> Json:
     """The JSON document of `plan`, ready for `json.dumps`.
 
@@ -84,6 +80,7 @@ def plan_to_json(
             `weighted_embedding_bag_collection` and `embedding_collection` beside it. If tables of several of these
             kinds would have the same path, only the first kind keeps it (pooled, then weighted, then sequence tables);
             the paths of the others get the suffix `_weighted_embedding_bag_collection` or `_embedding_collection`.
+        made_for: what the plan was made for (`made_for.MadeFor.to_json`), so that it is only used for this.
 
     Raises:
         PlanError: `local_world_size` does not divide the world size, the device is unknown, a table has no module, no
@@ -99,12 +96,33 @@ def plan_to_json(
         "sharder": plan.sharder,
         "compute_device": devices.compute_device,
         "local_world_size": devices.ranks_per_host,
-        "task": _task_to_json(plan.task),
+        "task": task_to_json(plan.task),
         "shards": [_shard_to_json(shard, rank) for shard, rank in zip(plan.shards, plan.ranks, strict=True)],
         "plan": _torchrec_form(plan, devices, module_paths(plan.task, module_path)),
         "predicted": predicted,
         "memory": plan.memory.model_dump(),
+        **({} if made_for is None else {"made_for": made_for}),
     }
+
+
+def is_document(source: Any) -> bool:
+    """Whether `read_document` reads a source."""
+    return isinstance(source, Mapping) or (isinstance(source, str | Path) and Path(source).suffix == ".json")
+
+
+def read_document(source: str | Path | Mapping[str, Any]) -> Mapping[str, Any]:
+    """A document, or that of a file.
+
+    Raises:
+        PlanError: the file cannot be read; the message names it.
+    """
+    if isinstance(source, Mapping):
+        return source
+    try:
+        document: Json = json.loads(Path(source).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise PlanError(f"{source}: the plan cannot be read ({error}); give a plan document in JSON") from error
+    return document
 
 
 def plan_from_json(document: Mapping[str, Any]) -> Plan:
@@ -114,10 +132,10 @@ def plan_from_json(document: Mapping[str, Any]) -> Plan:
         PlanError: the document has another schema or version, lacks a field, contradicts itself, or its tables were
             changed.
     """
-    if document.get("schema") != SCHEMA or document.get("version") not in _READABLE_VERSIONS:
+    if document.get("schema") != SCHEMA or document.get("version") != SCHEMA_VERSION:
         raise PlanError(
             f"this version cannot read the plan document: it has schema {document.get('schema')!r}, version "
-            f"{document.get('version')!r}; expected {SCHEMA!r}, version {' or '.join(map(str, _READABLE_VERSIONS))}"
+            f"{document.get('version')!r}; expected {SCHEMA!r}, version {SCHEMA_VERSION}"
         )
     try:
         return _read_plan(document)
@@ -131,7 +149,8 @@ def tables_sha256(tables: Sequence[Table]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _task_to_json(task: ShardingTask) -> Json:
+def task_to_json(task: ShardingTask) -> Json:
+    """The part `task` of a document."""
     memory = task.memory_bytes if isinstance(task.memory_bytes, int) else list(task.memory_bytes)
     constraints = None
     if task.constraints:
@@ -160,11 +179,7 @@ def _table_to_json(table: Table) -> Json:
         "reuse": None if table.reuse is None else [float(share) for share in table.reuse],
         "tier": None if table.tier is None else [table.tier.kind, table.tier.parent, table.tier.row_offset],
     }
-    return {
-        name: value
-        for name, value in values.items()
-        if name not in _NEW_TABLE_FIELDS or value != _NEW_TABLE_FIELDS[name]
-    }
+    return {n: value for n, value in values.items() if n not in _OPTIONAL_OF_TABLES or value != _OPTIONAL_OF_TABLES[n]}
 
 
 def _shard_to_json(shard: Shard, rank: int) -> list[Any]:
@@ -173,9 +188,9 @@ def _shard_to_json(shard: Shard, rank: int) -> list[Any]:
 
 
 def _read_shard(tables: Mapping[str, Table], entry: Sequence[Any]) -> tuple[Shard, int]:
-    name, column, width, rank, *rectangle = entry  # nothing after the rank in version 1
-    if len(rectangle) not in (0, 3):
-        raise ValueError(f"a shard has {len(entry)} values, not 4 or 7")
+    name, column, width, rank, *rectangle = entry
+    if len(rectangle) != 3:
+        raise ValueError(f"a shard has {len(entry)} values, not 7")
     return Shard(tables[name], column, width, *rectangle), rank
 
 
@@ -185,7 +200,7 @@ def _fields_of(record: Table | Constraints | TableConstraint | PlanCost) -> Json
 
 
 def _read_plan(document: Mapping[str, Any]) -> Plan:
-    task = _read_task(document["task"])
+    task = read_task(document["task"])
     tables = {table.name: table for table in task.tables}
     costs = document["predicted"]
     placed = [_read_shard(tables, entry) for entry in document["shards"]]
@@ -224,7 +239,8 @@ def _read_table(entry: Mapping[str, Any]) -> Table:
     return Table(**{**entry, **values})
 
 
-def _read_task(task: Mapping[str, Any]) -> ShardingTask:
+def read_task(task: Mapping[str, Any]) -> ShardingTask:
+    """Inverse of `task_to_json`."""
     tables = [_read_table(entry) for entry in task["tables"]]
     if tables_sha256(tables) != task["tables_sha256"]:
         raise PlanError(f"{task['task_id']}: the tables of the plan document were changed after it was written")

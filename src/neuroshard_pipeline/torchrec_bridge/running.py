@@ -1,45 +1,34 @@
-"""Reads the plan that runs: this project's JSON or Parquet files, TorchRec's plans, and sharded modules."""
+"""Reads the plan that runs: this project's JSON documents, TorchRec's plans, and sharded modules."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from neuroshard_pipeline.errors import PlanError
-from neuroshard_pipeline.evaluation.plan_frames import shards_from_frame, task_from_frame
 from neuroshard_pipeline.replanning.present import Present
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
-from neuroshard_pipeline.torchrec_bridge.plan_json import plan_from_json
+from neuroshard_pipeline.torchrec_bridge.plan_json import is_document, plan_from_json, read_document
 
 
-def read_plan(source: Any, task: ShardingTask, world_size: int | None = None, sharder: str | None = None) -> Present:
+def read_plan(source: Any, task: ShardingTask, world_size: int | None = None) -> Present:
     """The plan that runs.
 
     Args:
-        source: a `Plan`; a document of `plan_to_json`, or the path of one; the path of a Parquet file such as
-            `search.plans` or `plan.plan`; TorchRec's `ShardingPlan`; or a module that `DistributedModelParallel` has
-            sharded, in the process of any rank.
+        source: a `Plan`; a document of `plan_to_json`, or the path of one; TorchRec's `ShardingPlan`; or a module that
+            `DistributedModelParallel` has sharded, in the process of any rank.
         task: the task as it is now. It gives what a source does not say: rows and columns of replicas, statistics.
         world_size: number of ranks of the job; None for the number in the source, or the ranks that its shards are on.
-        sharder: for a Parquet file with plans of several sharders, the one to read.
 
     Raises:
-        PlanError: the source is of another kind, cannot be read, lacks the plan of a module, or holds several plans;
-            the message names it.
+        PlanError: the source is of another kind, cannot be read, or lacks the plan of a module; the message names it.
     """
     if isinstance(source, Plan):
         return Present.of(source)
-    if isinstance(source, str | Path):
-        return _of_file(Path(source), task, world_size, sharder)
-    if isinstance(source, Mapping):
-        return Present.of(plan_from_json(source))
+    if is_document(source):
+        return Present.of(plan_from_json(read_document(source)))
     from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
 
     require_torchrec()
@@ -51,33 +40,9 @@ def read_plan(source: Any, task: ShardingTask, world_size: int | None = None, sh
     if isinstance(source, ShardingPlan):
         return _of_torchrec(source, {table.name: table for table in task.tables}, world_size, "TorchRec's plan")
     raise PlanError(
-        f"{source!r:.60} is not a plan; give a Plan, the path of a JSON or Parquet file, TorchRec's ShardingPlan, or a "
+        f"{source!r:.60} is not a plan; give a Plan, the path of a JSON plan document, TorchRec's ShardingPlan, or a "
         "module sharded with DistributedModelParallel"
     )
-
-
-def _of_file(path: Path, task: ShardingTask, world_size: int | None, sharder: str | None) -> Present:
-    try:
-        if path.suffix == ".json":
-            return Present.of(plan_from_json(json.loads(path.read_text())))
-        frame = pd.read_parquet(path)
-    except (OSError, ValueError) as error:
-        raise PlanError(f"{path}: the present plan cannot be read ({error}); give a JSON or Parquet file") from error
-    rows = frame[frame["sharder"] == sharder] if sharder is not None else frame
-    rows = rows[rows["task_id"] == task.task_id] if len(set(rows["task_id"])) > 1 else rows
-    if len(rows[["task_id", "sharder"]].drop_duplicates()) != 1:
-        known = ", ".join(sorted(frame["sharder"].unique()))
-        raise PlanError(f"{path}: name one plan of task {task.task_id!r} with sharder=, one of {known}")
-    ends = rows.assign(
-        rows=rows["row_offset"] + rows["num_rows"], columns=rows["column_offset"] + rows["embedding_dim"]
-    )
-    sizes = ends.groupby("table")[["rows", "columns"]].max()
-    known_tables = {table.name: table for table in task.tables}
-    tables = [_sized(known_tables, str(name), int(of["rows"]), int(of["columns"])) for name, of in sizes.iterrows()]
-    ranks = int(rows["rank"].max()) + 1 if world_size is None else world_size
-    own = replace(task, tables=tables, world_size=ranks, memory_bytes=2**50, local_world_size=None, tiers=True)
-    shards, placed = shards_from_frame(rows, task_from_frame(rows, own))
-    return Present(shards, placed, ranks, str(path), task.local_world_size)
 
 
 def _of_module(module: Any, task: ShardingTask) -> Present:

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from pydantic import Field
-
 from neuroshard_pipeline.cost_models import CostModels
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.pipelines.params import TorchRecExportParams
@@ -22,16 +20,12 @@ class PresentParams(Parameters):
     """The plan that runs, and how far the next one may be from it.
 
     Attributes:
-        path: JSON or Parquet file of the plan; null if it is made for the ids of the planned day (`DaysParams`).
-        sharder: for a Parquet file with plans of several sharders, the one to read; else null.
-        world_size: ranks of the job, or null if every rank has shards.
+        path: JSON document of the plan; null if it is made for the ids of the planned day (`DaysParams`).
         gib_per_rank: limits of the GiB that a rank receives or sends; empty for a quarter and a half of what the free
             choice moves.
     """
 
     path: str | None
-    sharder: str | None
-    world_size: int | None = Field(ge=1)
     gib_per_rank: tuple[float, ...]
 
 
@@ -40,7 +34,7 @@ def choose(
 ) -> Replan:
     """The choices after the present plan, for the task or for the ids of another day."""
     if params.path is not None:
-        present: Present | Plan = read_plan(params.path, task, params.world_size, params.sharder)
+        present: Present | Plan = read_plan(params.path, task)
         return replan(present, task, models, params.gib_per_rank, settings)
     plan, rows = plan_day(task, days.read("planned", task), models, settings)
     return replan_day(plan, rows, days.read("other", task), models, settings)

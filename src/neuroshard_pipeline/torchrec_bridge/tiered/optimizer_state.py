@@ -25,7 +25,7 @@ from neuroshard_pipeline.torchrec_bridge.tiered.state import (
 )
 
 #: State of a dense optimizer → the same state of TorchRec's fused optimizer.
-_FUSED_NAMES: dict[type[torch.optim.Optimizer], dict[str, str]] = {
+FUSED_NAMES: dict[type[torch.optim.Optimizer], dict[str, str]] = {
     torch.optim.SGD: {},
     torch.optim.Adagrad: {"sum": "momentum1"},
     RowWiseAdagrad: {"sum": "momentum1"},
@@ -80,12 +80,12 @@ def _stored(module: TieredState) -> Iterator[tuple[TableParts, str, StoredRows]]
     states = {} if module.cold is None else module.cold.fused_optimizer.state_dict()["state"]
     for parts in module.parts:
         optimizer = parts.tiers.optimizer_class
-        if optimizer not in _FUSED_NAMES:
-            known = ", ".join(each.__name__ for each in _FUSED_NAMES)
+        if optimizer not in FUSED_NAMES:
+            known = ", ".join(each.__name__ for each in FUSED_NAMES)
             raise PlanError(f"the state of {optimizer.__name__} cannot be saved or loaded; tiers support {known}")
         table = parts.tiers.index.tables[parts.at].name
         width = 1 if optimizer is RowWiseAdagrad else parts.tiers.embedding_dim
-        for dense_name, name in _FUSED_NAMES[optimizer].items():
+        for dense_name, name in FUSED_NAMES[optimizer].items():
             hot, host = (_dense(replicas, dense_name) for replicas in (parts.tiers.hot, parts.tiers.host))
             cold: tuple[ColdShard, ...] = ()
             if parts.cold_key is not None:

@@ -129,6 +129,10 @@ class Stopwatch:
 class ShardedEmbeddings:
     """The sharded collections of one plan on this rank.
 
+    Attributes:
+        sharded: what `DistributedModelParallel` returned.
+        dense_optimizers: the optimizer of replicated tables, if there are any.
+
     Args:
         plan: the plan.
         params: learning rate of the tables and kind of device. The optimizer is that of the plan's task.
@@ -148,6 +152,7 @@ class ShardedEmbeddings:
             sharders=torchrec_sharders(plan.task.comm_precision, params.compute_device),
             init_data_parallel=False,
         )
+        self.sharded = sharded
         self.collections = [sharded.module[name] for name in unsharded]
         self._now = now or device_clock(device)
         replicas = [
@@ -155,7 +160,7 @@ class ShardedEmbeddings:
             for path, collection in zip(unsharded, self.collections, strict=True)
             for weight in _replicas(collection, sharding_plan.plan[path])
         ]
-        self._dense = optimizer(replicas, lr=params.learning_rate) if replicas else None
+        self.dense_optimizers = [optimizer(replicas, lr=params.learning_rate)] if replicas else []
 
     def step(self, ids: RankIds) -> list[Span]:
         """Wait for all ranks, run one step, and return the spans of the whole step and of its parts."""
@@ -173,10 +178,10 @@ class ShardedEmbeddings:
         returned = [rows for output in outputs for rows in _rows(output.wait())]
         watch.mark("output_dist_ms")
         torch.autograd.backward(returned, [torch.ones_like(rows) for rows in returned])
-        if self._dense is not None:
+        for optimizer in self.dense_optimizers:
             start = watch.now()
-            self._dense.step()
-            self._dense.zero_grad()
+            optimizer.step()
+            optimizer.zero_grad()
             watch.spans.append(("dense_optimizer_ms", start, watch.now()))
         watch.mark("backward_ms")
         return [*watch.spans, *lookups.spans, watch.total]

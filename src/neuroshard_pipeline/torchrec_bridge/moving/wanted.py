@@ -1,0 +1,158 @@
+"""What a rank needs of the tensors of a model with another plan."""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from neuroshard_pipeline.errors import PlanError
+from neuroshard_pipeline.replanning.present import named
+from neuroshard_pipeline.torchrec_bridge.agreement import gathered
+from neuroshard_pipeline.torchrec_bridge.moving.parts import Optimizers, Part, columns_of, dense_parameters
+
+
+class Whole(NamedTuple):
+    """Size and data type of a whole tensor."""
+
+    size: tuple[int, ...]
+    dtype: torch.dtype
+
+
+#: The whole tensors of a model or a checkpoint by name.
+Wholes = Mapping[str, Whole]
+#: Name of a whole tensor, offsets and sizes of a rectangle.
+Box = tuple[str, tuple[int, ...], tuple[int, ...]]
+
+
+class Blend(NamedTuple):
+    """A row-wise state of a block of columns that the other plan does not have.
+
+    Attributes:
+        tensor: the state.
+        parts: the states of the other plan's blocks of columns with columns in common.
+        shares: the share of the block's columns in each of them.
+    """
+
+    tensor: torch.Tensor
+    parts: list[Part]
+    shares: list[float]
+
+    def mix(self) -> None:
+        """Write the mean of the parts, weighted by columns."""
+        products = [part.tensor * share for part, share in zip(self.parts, self.shares, strict=True)]
+        self.tensor.copy_(torch.stack(products).sum(dim=0))
+
+
+class Described(NamedTuple):
+    """What every rank has, without the values.
+
+    Attributes:
+        wholes: the whole tensors of all ranks.
+        boxes: per rank, name, offsets and sizes of its rectangles.
+    """
+
+    wholes: dict[str, Whole]
+    boxes: list[list[Box]]
+
+
+def described(parts: Callable[[], list[Part]]) -> tuple[list[Part], Described]:
+    """The result of `parts` on this rank, and a description of those of all ranks, each of which must call this.
+
+    Raises:
+        PlanError: `parts` raised on some rank.
+    """
+    own: list[Part] = []
+
+    def describe() -> list[tuple[Whole, Box]]:
+        own.extend(parts())
+        return [
+            (Whole(part.size, part.tensor.dtype), (part.name, part.offsets, tuple(part.tensor.shape))) for part in own
+        ]
+
+    ranks = gathered(None, describe)
+    wholes = {name: whole for of in ranks for whole, (name, *_) in of}
+    return own, Described(wholes, [[box for _, box in of] for of in ranks])
+
+
+def wanted(parts: Collection[Part], theirs: Wholes) -> tuple[list[Part], list[Blend]]:
+    """The rectangles to be filled, and the row-wise states that are mixed from some of them afterwards.
+
+    If columns change, the state of a new column shard is the mean of the states of its old ones, weighted by columns.
+    Row-wise Adagrad adds up the mean of a row's squared gradients, so that for joined shards this is what it would have
+    added up for them together. A part of a shard gets the state of the shard.
+
+    Args:
+        parts: what the rank has.
+        theirs: the tensors of the other plan; those that it lacks are left out.
+    """
+    needed = {(part.name, part.offsets): part for part in parts if part.name in theirs}
+    blocks, blends = [(name, block) for name in theirs if (block := columns_of(name))], list[Blend]()
+    for part in parts:
+        own = columns_of(part.name)
+        if part.name in theirs or own is None:
+            continue
+        common = {name: min(end, own[2]) - max(first, own[1]) for name, (of, first, end) in blocks if of == own[0]}
+        names = [name for name, columns in common.items() if columns > 0]
+        for name in names:
+            empty = part._replace(name=name, tensor=torch.zeros_like(part.tensor))
+            needed.setdefault((name, part.offsets), empty)
+        if names:
+            shares = [common[name] / (own[2] - own[1]) for name in names]
+            blends.append(Blend(part.tensor, [needed[name, part.offsets] for name in names], shares))
+    return list(needed.values()), blends
+
+
+def prepare(model: Any, optimizers: Optimizers, theirs: Wholes) -> None:
+    """Give the dense optimizers those states of the other plan that they would only make in their first step."""
+    for name, parameter, optimizer in dense_parameters(model, optimizers):
+        states = optimizer.state[parameter]
+        given = {of.removeprefix(f"{name}/"): whole for of, whole in theirs.items() if of.startswith(f"{name}/")}
+        if not states and not any(key.startswith("momentum1") for key in given):
+            for key, (size, dtype) in given.items():
+                shape, device = ((), None) if key == "step" else (size, parameter.device)
+                states[key] = torch.zeros(shape, dtype=dtype, device=device)
+
+
+def check(ours: Wholes, theirs: Wholes, new: bool, source: str) -> None:
+    """Refuse another plan whose tensors are not those of this model.
+
+    Args:
+        ours: the tensors of the model that will be filled.
+        theirs: the tensors that it will be filled with.
+        new: whether tensors and rows that they lack keep their initial values.
+        source: where they come from, for messages.
+
+    Raises:
+        PlanError: a tensor is missing, has another size, or an optimizer's state has no place; the message names it.
+    """
+    states, known = _by_parameter(ours), _by_parameter(theirs)
+    missing = sorted(states.keys() - known.keys())
+    if missing and not new:
+        raise PlanError(
+            f"{source} lacks {named(missing, 'tensor')}; give new=True if they are to keep their initial values"
+        )
+    differing = sorted(name for name in ours.keys() & theirs.keys() if ours[name].size != theirs[name].size)
+    if new:
+        differing = [name for name in differing if ours[name].size[1:] != theirs[name].size[1:]]
+    if differing:
+        sizes = f"{theirs[differing[0]].size} there and {ours[differing[0]].size} here"
+        remedy = "" if new else "; give new=True if new rows are to keep their initial values"
+        raise PlanError(f"the size of {named(differing, 'tensor')} is not that in {source}: {sizes}{remedy}")
+    for name in states.keys() & known.keys():
+        for one, other, place in ((states, known, source), (known, states, "the model")):
+            if lost := sorted(one[name] - other[name] - {"step"}):
+                raise PlanError(
+                    f"{place} has no {', '.join(lost)} of {name!r}; give the optimizers of the dense network and of "
+                    "replicated tables, too, and let a table that changes from or to data_parallel have the same kind "
+                    "of optimizer in both: SGD, Adagrad or RowWiseAdagrad"
+                )
+
+
+def _by_parameter(wholes: Wholes) -> dict[str, set[str]]:
+    """The states of every parameter, without blocks of columns."""
+    found: dict[str, set[str]] = {}
+    for name in wholes:
+        whole, *_ = columns_of(name) or (name,)
+        parameter, _, state = whole.partition("/")
+        found.setdefault(parameter, set()).update([state] if state else [])
+    return found

@@ -1,0 +1,251 @@
+"""What the ranks of test_moving.py do: train a small model under plans of all types, move it, save it and load it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, EmbeddingCollection, EmbeddingConfig, KeyedJaggedTensor
+from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
+from torchrec.optim.optimizers import in_backward_optimizer_filter
+from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
+from torchrec_bridge.drawn_plans import TYPES, plan_of_types
+from torchrec_bridge.training import sharded
+
+import neuroshard_pipeline as ns
+from neuroshard_pipeline.replanning.moved import moved_bytes, port_bytes
+from neuroshard_pipeline.replanning.present import Present
+from neuroshard_pipeline.torchrec_bridge.moving import checkpoint, load, move, save
+
+SAMPLES, RATE = 32, 0.1
+HOSTS = {2: 2, 4: 2, 8: 4}
+OPTIMIZERS = {"rowwise": RowWiseAdagrad, "adagrad": torch.optim.Adagrad, "sgd": torch.optim.SGD}
+#: States of dense optimizers, and their names for sharded tables.
+NAMES = {"sum": "momentum1", "exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq"}
+
+
+class Model(nn.Module):
+    """Two pooled tables, one sequence table, and a dense layer."""
+
+    def __init__(self, rows: int = 40, more: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        pooled = [("a", rows, 16), ("b", 24, 8), *([("c", 30, 8)] if more else [])]
+        self.bags = EmbeddingBagCollection([_config(EmbeddingBagConfig, *each) for each in pooled])
+        self.words = EmbeddingCollection([_config(EmbeddingConfig, "s", 36, 8)])
+        self.dense = nn.Linear(16, 1)
+
+    def forward(self, ids: KeyedJaggedTensor, words: KeyedJaggedTensor) -> torch.Tensor:
+        bags = self.bags(ids)
+        sums = torch.segment_reduce(self.words(words)["s"].values(), "sum", lengths=words.lengths().long())
+        return self.dense(bags["a"]).squeeze(1) + bags["b"].sin().sum(dim=1) + sums.tanh().sum(dim=1)
+
+
+def _config(kind: type, name: str, rows: int, columns: int) -> object:
+    return kind(num_embeddings=rows, embedding_dim=columns, name=name, feature_names=[name])
+
+
+class Job:
+    """A model under a random plan with tables of one type, and its optimizers."""
+
+    def __init__(self, kind: str, optimizer: str, seed: int, **tables: object) -> None:
+        model, world = Model(**tables), dist.get_world_size()
+        self.is_rowwise = optimizer == "rowwise"
+        for table in (*model.bags.parameters(), *model.words.parameters()):
+            apply_optimizer_in_backward(OPTIMIZERS[optimizer], [table], {"lr": RATE})
+        self.plan = plan_of_types(model, world, HOSTS[world], [kind], seed)
+        self.model = sharded(model, self.plan.to_torchrec(model, HOSTS[world], "cpu"))
+        self.blocks = {(s.table.name, s.column_offset, s.embedding_dim) for s in self.plan.shards}
+        dense = dict(in_backward_optimizer_filter(self.model.named_parameters()))
+        network = [dense.pop(name) for name in ("dense.weight", "dense.bias")]
+        self.optimizers = [torch.optim.Adam(network, lr=RATE)]
+        self.optimizers += [OPTIMIZERS[optimizer](list(dense.values()), lr=RATE)] if dense else []
+
+    def train(self, *steps: int) -> torch.Tensor:
+        """The mean loss of all ranks in every step."""
+        losses = []
+        for step in steps:
+            loss = self.model(*_batch(step)).square().mean()
+            loss.backward()
+            for optimizer in self.optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+            losses.append(loss.detach())
+        found = torch.stack(losses)
+        dist.all_reduce(found)
+        return found / dist.get_world_size()
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """All weights and states, put together from what TorchRec itself says where its shards are.
+
+        States of row-wise Adagrad are repeated for all columns of their shard.
+        """
+        own: dict[str, list] = {}
+        weights = self.model.state_dict()
+        for name, value in weights.items():
+            own[name] = [(offsets, tensor.clone()) for offsets, tensor in _shards(value)]
+        for name, states in self.model.fused_optimizer.state_dict()["state"].items():
+            for key, value in states.items():
+                shards = zip(_shards(weights[name]), value.local_shards(), strict=True)
+                own[f"{name} {key.split('.')[1]}"] = [(at, _as(w, s.tensor)) for (at, w), s in shards]
+        for name, parameter in self.model.named_parameters():
+            for optimizer in self.optimizers:
+                for key, value in optimizer.state.get(parameter, {}).items():
+                    if key in NAMES:
+                        own[f"{name} {NAMES[key]}"] = [((0,) * parameter.dim(), _as(parameter.detach(), value))]
+        gathered: list = [None] * dist.get_world_size()
+        dist.all_gather_object(gathered, own)
+        return {name: _joined([each for of in gathered for each in of.get(name, [])]) for name in _names(gathered)}
+
+
+def _names(gathered: list[dict]) -> set[str]:
+    return set(itertools.chain.from_iterable(gathered))
+
+
+def _shards(value: object) -> list:
+    if not hasattr(value, "local_shards"):
+        return [((0,) * value.dim(), value.detach())]
+    return [(tuple(each.metadata.shard_offsets), each.tensor.detach()) for each in value.local_shards()]
+
+
+def _as(weight: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+    """A state with a number per element of the weights."""
+    return state.reshape(len(weight), -1).expand(weight.shape).clone() if weight.dim() > 1 else state.clone()
+
+
+def _joined(shards: list) -> torch.Tensor:
+    size = [max(at[dim] + tensor.shape[dim] for at, tensor in shards) for dim in range(shards[0][1].dim())]
+    whole = torch.full(size, torch.nan)
+    for at, tensor in shards:
+        whole[tuple(slice(first, first + n) for first, n in zip(at, tensor.shape, strict=True))] = tensor
+    return whole
+
+
+def _batch(step: int) -> tuple[KeyedJaggedTensor, KeyedJaggedTensor]:
+    """This rank's part of a batch that is the same for every number of ranks."""
+    rank, part = dist.get_rank(), SAMPLES // dist.get_world_size()
+    drawn = torch.randint(0, 24, (4, SAMPLES, 3), generator=torch.Generator().manual_seed(step))
+    mine = drawn[:, rank * part : (rank + 1) * part]
+    lengths = torch.full((part,), 3)
+    keys = ["a", "b"]
+    bags = KeyedJaggedTensor(keys, mine[:2].flatten(), lengths=lengths.repeat(2))
+    return bags, KeyedJaggedTensor(["s"], mine[3].flatten(), lengths=lengths)
+
+
+def check_tensors(job: Job, before: dict[str, torch.Tensor]) -> None:
+    """Assert that all weights and states are those of `before`, bit by bit, or means over columns cut anew."""
+    found = job.tensors()
+    assert found.keys() == before.keys()
+    for name, tensor in before.items():
+        if job.is_rowwise and name.endswith("momentum1"):
+            assert_blocks_are_means(found[name], tensor)
+        else:
+            assert torch.equal(found[name], tensor), name
+
+
+def assert_blocks_are_means(found: torch.Tensor, before: torch.Tensor) -> None:
+    """Assert that every row of `found` is the mean of `before` over blocks of columns."""
+    new_block = (found[:, 1:] != found[:, :-1]).any(dim=0)
+    ends = [*(1 + new_block.nonzero()[:, 0]).tolist(), found.shape[1]]
+    for first, end in itertools.pairwise([0, *ends]):
+        torch.testing.assert_close(found[:, first], before[:, first:end].mean(dim=1), rtol=1e-6, atol=0)
+
+
+def check_goes_on(job: Job, before: dict[str, torch.Tensor], losses: torch.Tensor, blocks: set) -> None:
+    """Assert that a job has the tensors `before`, and that its next losses are these.
+
+    Row-wise Adagrad has a state per block of columns: losses after the first one are those of before only if the blocks
+    are.
+    """
+    check_tensors(job, before)
+    found = job.train(3, 4)
+    known = 1 if job.is_rowwise and job.blocks != blocks else len(losses)
+    torch.testing.assert_close(found[:known], losses[:known], rtol=1e-5, atol=1e-6)
+
+
+def predicted_bytes(job: Job, other: Job) -> int:
+    """The most bytes that a rank receives or sends, as `ns.replan` predicts them."""
+    return port_bytes(moved_bytes(Present.of(job.plan), other.plan.shards, other.plan.ranks, other.plan.task))
+
+
+def moved_and_saved(rank: int, world_size: int, optimizers: list[str], folder: str) -> None:
+    """For every pair of types, move a trained model and load its checkpoint."""
+    for optimizer, (number, kind) in itertools.product(optimizers, enumerate(TYPES)):
+        job, path = Job(kind, optimizer, seed=number), f"{folder}/{optimizer}-{kind}-{world_size}"
+        job.train(0, 1)
+        before = job.tensors()
+        save(path, job.model, job.optimizers)
+        jobs = _jobs(optimizer)
+        for other in jobs:
+            moved = move(job.model, other.model, job.optimizers, other.optimizers)
+            assert optimizer != "sgd" or moved == predicted_bytes(job, other)
+        losses = job.train(3, 4)
+        if rank == 0:
+            torch.save((before, losses, job.blocks), f"{path}.pt")
+        for other in jobs:
+            check_goes_on(other, before, losses, job.blocks)
+            load(path, other.model, other.optimizers)
+            check_tensors(other, before)
+
+
+def loaded_by_more_ranks(rank: int, world_size: int, folder: str) -> None:
+    """For every pair of types, load a checkpoint that half as many ranks have written; 4 ranks also write their own."""
+    for kind, job in itertools.product(TYPES, _jobs("rowwise")):
+        path = f"{folder}/rowwise-{kind}-{world_size // 2}"
+        load(path, job.model, job.optimizers)
+        check_goes_on(job, *torch.load(f"{path}.pt"))
+    if world_size == 4:
+        moved_and_saved(rank, world_size, ["rowwise"], folder)
+
+
+def _jobs(optimizer: str) -> list[Job]:
+    """A job for every type."""
+    return [Job(kind, optimizer, seed=20 + number) for number, kind in enumerate(TYPES)]
+
+
+def killed_while_saving(rank: int, world_size: int, folder: str) -> None:  # noqa: ARG001
+    """Rank 1 dies after it has written its tensors."""
+    job = Job("row_wise", "adagrad", seed=0)
+    job.train(0)
+    if rank == 1:
+        write = checkpoint.dcp.FileSystemWriter.write_data
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(checkpoint.dcp.FileSystemWriter, "write_data", lambda *given: (write(*given).wait(), _die()))
+            save(f"{folder}/killed", job.model, job.optimizers)
+    save(f"{folder}/killed", job.model, job.optimizers)
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def refusals(rank: int, world_size: int, folder: str) -> None:  # noqa: ARG001
+    """What cannot be loaded or moved is refused on all ranks, with a message that says what to do."""
+    job, grown = Job("row_wise", "rowwise", seed=0), Job("column_wise", "rowwise", seed=0, rows=64, more=True)
+    path, initial = f"{folder}/rowwise-row_wise-2", grown.tensors()
+    with pytest.raises(ns.NeuroShardError, match="killed holds no checkpoint, or its job was killed"):
+        load(f"{folder}/killed", job.model, job.optimizers)
+    with pytest.raises(ns.NeuroShardError, match="row_wise-2 holds a checkpoint; give every checkpoint a folder"):
+        save(path, job.model, job.optimizers)
+    with pytest.raises(ns.NeuroShardError, match=r"lacks the tensor 'bags.embedding_bags.c.weight'; give new=True"):
+        load(path, grown.model, grown.optimizers)
+    with pytest.raises(
+        ns.NeuroShardError, match=r"a.weight', .* is not that in .*: \(40, 16\) there and \(64, 16\) here"
+    ):
+        move(job.model, Job("column_wise", "rowwise", seed=0, rows=64).model)
+    with pytest.raises(
+        ns.NeuroShardError, match=r"has no exp_avg, exp_avg_sq of 'dense.(bias|weight)'; give the optimizers"
+    ):
+        load(path, job.model)
+    with pytest.raises(ns.NeuroShardError, match="the Model is not sharded"):
+        save(f"{folder}/new", Model())
+    load(path, grown.model, grown.optimizers, new=True)
+    found, (before, *_) = grown.tensors(), torch.load(f"{path}.pt")
+    assert torch.equal(found["bags.embedding_bags.a.weight"][:40], before["bags.embedding_bags.a.weight"])
+    assert torch.equal(found["bags.embedding_bags.a.weight"][40:], initial["bags.embedding_bags.a.weight"][40:])
+    assert torch.equal(found["bags.embedding_bags.c.weight"], initial["bags.embedding_bags.c.weight"])
