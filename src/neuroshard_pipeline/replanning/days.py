@@ -110,12 +110,12 @@ def rows_moved(old: tuple[Plan, PopularRows], new: tuple[Plan, PopularRows]) -> 
     placed: tuple[list[tuple[Shard, int]], ...] = ([], [])
     for table in parent_tables(new[0].task):
         tiers = [_tier_rows(plan, rows, table) for plan, rows in (old, new)]
-        for pair in itertools.product(TIER_KINDS, repeat=2):
-            rows = _common_rows(tiers[0], tiers[1], *pair, table.num_embeddings)
+        for before, after in itertools.product(TIER_KINDS, TIER_KINDS):
+            rows = _common_rows(tiers[0], tiers[1], before, after, table.num_embeddings)
             if rows:
-                name = f"{table.name}: {pair[0]} to {pair[1]}"
+                name = f"{table.name}: {before} to {after}"
                 part = Table(name, rows, table.embedding_dim, 1.0, data_type=table.data_type)
-                for found, (plan, _), kind in zip(placed, (old, new), pair, strict=True):
+                for found, (plan, _), kind in zip(placed, (old, new), (before, after), strict=True):
                     found += _placed_part(part, plan, table, kind)
     sides = [(tuple(shard for shard, _ in of), tuple(rank for _, rank in of)) for of in placed]
     task = old[0].task
