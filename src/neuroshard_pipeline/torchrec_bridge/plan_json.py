@@ -87,9 +87,7 @@ def plan_to_json(
             TorchRec module can hold the tables (`module_paths`), or TorchRec cannot train the plan.
     """
     devices = plan.devices(local_world_size, compute_device)
-    predicted = None
-    if plan.predicted is not None:
-        predicted = {name: [float(ms) for ms in per_rank] for name, per_rank in _fields_of(plan.predicted).items()}
+    costs = {} if plan.predicted is None else _fields_of(plan.predicted)
     return {
         "schema": SCHEMA,
         "version": SCHEMA_VERSION,
@@ -99,7 +97,7 @@ def plan_to_json(
         "task": task_to_json(plan.task),
         "shards": [_shard_to_json(shard, rank) for shard, rank in zip(plan.shards, plan.ranks, strict=True)],
         "plan": _torchrec_form(plan, devices, module_paths(plan.task, module_path)),
-        "predicted": predicted,
+        "predicted": {name: list(map(float, ms)) for name, ms in costs.items()} or None,
         "memory": plan.memory.model_dump(),
         **({} if made_for is None else {"made_for": made_for}),
     }

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -67,11 +67,7 @@ def move(
     transfers = list(_transfers(theirs.boxes, described(lambda: needed)[1].boxes))
     owned, filled = _by_name(have), _by_name(needed)
     dtypes = {name: whole.dtype for name, whole in theirs.wholes.items()}
-    ports: dict[tuple[bool, int], int] = defaultdict(int)
-    for each in transfers:
-        for port in ((True, each.source), (False, each.target)) if each.source != each.target else ():
-            ports[port] += math.prod(each.sizes) * dtypes[each.name].itemsize
-    most = max(ports.values(), default=0)
+    most = _most_bytes(transfers, dtypes)
     rounds = max(-(-most // _ROUND_BYTES[new_model.device.type]), 1)
     for dtype in dict.fromkeys(dtypes[each.name] for each in transfers):
         of_type = [each for each in transfers if dtypes[each.name] == dtype]
@@ -81,6 +77,15 @@ def move(
     for blend in blends:
         blend.mix()
     return most
+
+
+def _most_bytes(transfers: list[_Transfer], dtypes: Mapping[str, torch.dtype]) -> int:
+    """The most bytes that a rank receives or sends."""
+    ports: dict[tuple[bool, int], int] = defaultdict(int)
+    for each in transfers:
+        for port in ((True, each.source), (False, each.target)) if each.source != each.target else ():
+            ports[port] += math.prod(each.sizes) * dtypes[each.name].itemsize
+    return max(ports.values(), default=0)
 
 
 def _by_name(parts: list[Part]) -> _ByName:
