@@ -72,8 +72,7 @@ def plan_to_json(
     Args:
         plan: any plan.
         local_world_size: ranks per host, or None for those of the task.
-        compute_device: kind of device that trains the tables; None for the one whose costs the plan's cost models
-            predict.
+        compute_device: kind of device that trains the tables; None for the plan's own.
         module_path: fully qualified name of the collection that holds the tables whose `module` is empty, or a mapping
             from every table's name to the name of its collection. Cold tiers may be listed under the name of the whole
             table. None stands for `sparse_arch.embedding_bag_collection` (as in TorchRec's DLRM), or, by kind, for

@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, Wri
 
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.torchrec_bridge.moving.parts import Optimizers, Part, parts_of
-from neuroshard_pipeline.torchrec_bridge.moving.wanted import Whole, check, described, prepare, wanted
+from neuroshard_pipeline.torchrec_bridge.moving.wanted import Whole, check, described, prepared, wanted
 
 #: The file that torch.distributed.checkpoint writes last.
 _METADATA = ".metadata"
@@ -105,12 +105,7 @@ def load(folder: str | Path, model: Any, optimizers: Optimizers = (), new: bool 
     saved = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
     stored = {name: of for name, of in saved.items() if isinstance(of, TensorStorageMetadata)}
     theirs = {name: Whole(tuple(of.size), of.properties.dtype) for name, of in stored.items()}
-
-    def parts() -> list[Part]:
-        prepare(model, optimizers, theirs)
-        return parts_of(model, optimizers)
-
-    own, ours = described(parts)
+    own, ours = described(lambda: prepared(model, optimizers, theirs))
     check(ours.wholes, theirs, new, str(folder))
     needed, blends = wanted(own, theirs)
     dcp.load(_tensors(needed), checkpoint_id=folder, planner=_LoadPlanner(flatten_state_dict=False))

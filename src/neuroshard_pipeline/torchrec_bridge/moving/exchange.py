@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from neuroshard_pipeline.torchrec_bridge.moving.parts import Optimizers, Part, parts_of
-from neuroshard_pipeline.torchrec_bridge.moving.wanted import Box, check, described, prepare, wanted
+from neuroshard_pipeline.torchrec_bridge.moving.wanted import Box, check, described, prepared, wanted
 
 #: Bytes that a rank sends or receives in one all-to-all, by type of device. On a CPU, such buffers stay in its caches.
 _ROUND_BYTES = {"cpu": 2**23, "cuda": 2**28}
@@ -56,24 +56,18 @@ def move(
         PlanError: as for `parts_of` and `wanted.check`.
     """
     have, theirs = described(lambda: parts_of(model, optimizers))
-
-    def parts() -> list[Part]:
-        prepare(new_model, new_optimizers, theirs.wholes)
-        return parts_of(new_model, new_optimizers)
-
-    own, ours = described(parts)
+    own, ours = described(lambda: prepared(new_model, new_optimizers, theirs.wholes))
     check(ours.wholes, theirs.wholes, new, "the present model")
     needed, blends = wanted(own, theirs.wholes)
     transfers = list(_transfers(theirs.boxes, described(lambda: needed)[1].boxes))
-    owned, filled = _by_name(have), _by_name(needed)
     dtypes = {name: whole.dtype for name, whole in theirs.wholes.items()}
-    most = _most_bytes(transfers, dtypes)
+    most, both = _most_bytes(transfers, dtypes), (_by_name(have), _by_name(needed))
     rounds = max(-(-most // _ROUND_BYTES[new_model.device.type]), 1)
     for dtype in dict.fromkeys(dtypes[each.name] for each in transfers):
         of_type = [each for each in transfers if dtypes[each.name] == dtype]
         buffers = torch.empty(2, 0, dtype=dtype, device=new_model.device)
         for number in range(rounds):
-            buffers = _exchange([each.part(number, rounds) for each in of_type], owned, filled, buffers)
+            buffers = _exchange([each.part(number, rounds) for each in of_type], *both, buffers)
     for blend in blends:
         blend.mix()
     return most

@@ -8,7 +8,7 @@ import torch
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.replanning.present import named
 from neuroshard_pipeline.torchrec_bridge.agreement import gathered
-from neuroshard_pipeline.torchrec_bridge.moving.parts import Optimizers, Part, columns_of, dense_parameters
+from neuroshard_pipeline.torchrec_bridge.moving.parts import Optimizers, Part, columns_of, dense_parameters, parts_of
 
 
 class Whole(NamedTuple):
@@ -102,8 +102,8 @@ def wanted(parts: Collection[Part], theirs: Wholes) -> tuple[list[Part], list[Bl
     return list(needed.values()), blends
 
 
-def prepare(model: Any, optimizers: Optimizers, theirs: Wholes) -> None:
-    """Give the dense optimizers those states of the other plan that they would only make in their first step."""
+def prepared(model: Any, optimizers: Optimizers, theirs: Wholes) -> list[Part]:
+    """`parts_of`, with those states of the other plan that dense optimizers would only make in their first step."""
     for name, parameter, optimizer in dense_parameters(model, optimizers):
         states = optimizer.state[parameter]
         given = {of.removeprefix(f"{name}/"): whole for of, whole in theirs.items() if of.startswith(f"{name}/")}
@@ -111,6 +111,7 @@ def prepare(model: Any, optimizers: Optimizers, theirs: Wholes) -> None:
             for key, (size, dtype) in given.items():
                 shape, device = ((), None) if key == "step" else (size, parameter.device)
                 states[key] = torch.zeros(shape, dtype=dtype, device=device)
+    return parts_of(model, optimizers)
 
 
 def check(ours: Wholes, theirs: Wholes, new: bool, source: str) -> None:
