@@ -22,8 +22,8 @@ from neuroshard_pipeline.evaluation.suite_params import (
     SuiteSettings,
     TightSuiteParams,
 )
+from neuroshard_pipeline.evaluation.suite_tasks import is_tight
 from neuroshard_pipeline.evaluation.suites import draw_suites
-from neuroshard_pipeline.evaluation.tight_tasks import is_tight
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.sharders.registry import make_sharder, shard

@@ -226,7 +226,13 @@ def test_every_dataset_of_every_pipeline_is_in_the_catalog():
     in_memory |= {f"{stage}.{name}" for stage in ("search", "truth", "benchmark") for name in SHARED_IN_MEMORY}
     in_memory |= {f"{stage}.{name}" for stage in ("plan", "train_check") for name in SHARED_IN_MEMORY[:2]}
     in_memory |= {f"truth.{name}" for name in ("attempts", "all_plans", "all_attempts", "plan_intervals")}
-    in_memory |= {"train.first_campaign", "measure.compute_summary", "measure.comm_summary", "benchmark.judge"}
+    in_memory |= {
+        "train.compute_origin",
+        "train.comm_origin",
+        "measure.compute_summary",
+        "measure.comm_summary",
+        "benchmark.judge",
+    }
     in_memory |= {f"benchmark.{name}" for name in ("suite_settings", "trained_policies", "jobs")}
     in_memory |= {"benchmark.chosen_plans"}
     in_memory |= {"train.group_metrics"}

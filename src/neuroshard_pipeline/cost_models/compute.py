@@ -240,11 +240,7 @@ class ComputeCostModel:
 
 
 #: Fields of `model.json` that must match the code.
-_FORMULA = {
-    "architecture": ARCHITECTURE,
-    "work_terms": list(WORK_TERMS),
-    "context_features": list(CONTEXT_FEATURES),
-}
+_FORMULA = {"architecture": ARCHITECTURE, "work_terms": list(WORK_TERMS), "context_features": list(CONTEXT_FEATURES)}
 
 
 def _joined(chunks: list[FloatArray], sums: FloatArray) -> FloatArray:

@@ -6,24 +6,24 @@ The tasks of a suite form groups, such as all tasks with 4 ranks. Results are gi
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
 
 from neuroshard_pipeline.augment.pool import PoolParams, base_pool, generate_pool
-from neuroshard_pipeline.augment.task_draws import ShardingTaskParams, sharding_tasks
 from neuroshard_pipeline.errors import TaskError
-from neuroshard_pipeline.evaluation.suite_params import (
-    GiantNarrowSuiteParams,
-    ManyTinySuiteParams,
-    SuiteParams,
-    SuiteSettings,
+from neuroshard_pipeline.evaluation.suite_params import SuiteParams, SuiteSettings
+from neuroshard_pipeline.evaluation.suite_tasks import (
+    giant_narrow_task,
+    many_tiny_task,
+    paper_tasks,
+    several_hosts_task,
+    tight_task,
 )
-from neuroshard_pipeline.evaluation.tight_tasks import tight_task
-from neuroshard_pipeline.evaluation.type_tasks import giant_narrow_task, many_tiny_task, several_hosts_task
 from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.sharders.registry import on_hosts_of
-from neuroshard_pipeline.tables.frames import tables_from_frame, tables_to_frame, tasks_from_frame, tasks_to_frame
+from neuroshard_pipeline.tables.frames import tables_from_frame, tasks_to_frame
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.table_file import read_tables
 from neuroshard_pipeline.tables.task import ShardingTask, on_hosts, task_from_tables
@@ -62,11 +62,21 @@ def draw_suites(settings: SuiteSettings, models: Models) -> pd.DataFrame:
         "criteo": lambda: _public(settings, "criteo"),
         "hugectr_t510": lambda: _public(settings, "hugectr_t510"),
         "scale": lambda: _scale(settings),
-        "tight": lambda: _tight(pool, settings),
-        "giant_narrow": lambda: _cycled("giant_narrow", settings.giant_narrow, giant_narrow_task, pool, settings),
-        "many_tiny": lambda: _cycled("many_tiny", settings.many_tiny, many_tiny_task, pool, settings),
-        "several_hosts": lambda: _several_hosts(pool, settings),
     }
+    narrow, tiny, hosts = settings.giant_narrow, settings.many_tiny, settings.several_hosts
+    pairs = zip(hosts.world_sizes, hosts.local_world_sizes, strict=True)
+    cycled: dict[str, tuple[int, Iterable[tuple[int, ...]], Callable[..., ShardingTask]]] = {
+        "tight": (settings.suites.tasks, ((size,) for size in settings.tight.world_sizes), tight_task),
+        "giant_narrow": (narrow.tasks, ((size,) for size in narrow.world_sizes), giant_narrow_task),
+        "many_tiny": (tiny.tasks, ((size,) for size in tiny.world_sizes), many_tiny_task),
+        "several_hosts": (
+            hosts.tasks,
+            pairs,
+            several_hosts_task,
+        ),
+    }
+    for name, (count, ranks, draw) in cycled.items():
+        makers[name] = partial(_cycled, name, count, list(ranks), partial(draw, pool, settings))
     drawn = [(name, makers[name]()) for name in settings.suites.names]
     drawn += [(name, _of_user(name, path)) for name, path in settings.suites.user.items()]
     tasks = pd.concat([_frame(name, own, settings.suites, models) for name, own in drawn], ignore_index=True)
@@ -116,57 +126,25 @@ def _renamed(tables: Sequence[Table]) -> list[Table]:
 
 def _paper(pool: Sequence[Table], settings: SuiteSettings, world_size: int) -> Iterable[GroupedTask]:
     """Draw the same number of tasks, plus or minus 1, for every maximum dimension in `paper.dimensions`."""
-    paper, suites = settings.paper, settings.suites
-    frame = tables_to_frame(pool).drop(columns="embedding_dim")
-    for place, largest in enumerate(sorted(paper.dimensions)):
-        count = len(range(place, suites.tasks, len(paper.dimensions)))
-        params = ShardingTaskParams.model_validate(
-            paper.model_dump()
-            | {
-                "world_sizes": (world_size,),
-                "tasks_per_world_size": (count,),
-                "batch_size": suites.batch_size,
-                "tight_share": 0.0,
-                "local_world_size": suites.local_world_size,
-                "dimensions": tuple(dim for dim in paper.dimensions if dim <= largest),
-                "seed": 1000 * suites.seed + largest,
-            }
-        )
-        for index, task in enumerate(tasks_from_frame(sharding_tasks(frame, params))):
+    suites, dimensions = settings.suites, settings.paper.dimensions
+    for place, largest in enumerate(sorted(dimensions)):
+        count = len(range(place, suites.tasks, len(dimensions)))
+        narrow = {"dimensions": tuple(dim for dim in dimensions if dim <= largest)}
+        drawn = {"local_world_size": suites.local_world_size, "seed": 1000 * suites.seed + largest, **narrow}
+        for index, task in enumerate(paper_tasks(pool, settings, world_size, count, **drawn)):
             task_id = f"paper_{world_size}-max{largest:03d}-{index:03d}"
             yield f"max dimension {largest}", replace(task, task_id=task_id)
 
 
-def _tight(pool: Sequence[Table], settings: SuiteSettings) -> Iterable[GroupedTask]:
-    world_sizes = settings.tight.world_sizes
-    for index in range(settings.suites.tasks):
-        world_size = world_sizes[index % len(world_sizes)]
-        task_id = f"tight-{world_size}-ranks-{index // len(world_sizes):03d}"
-        yield f"{world_size} ranks", tight_task(pool, settings, task_id, world_size)
-
-
 def _cycled(
-    suite: str,
-    params: GiantNarrowSuiteParams | ManyTinySuiteParams,
-    draw: Callable[[Sequence[Table], SuiteSettings, str, int], ShardingTask],
-    pool: Sequence[Table],
-    settings: SuiteSettings,
+    suite: str, count: int, ranks: Sequence[tuple[int, ...]], draw: Callable[..., ShardingTask]
 ) -> Iterable[GroupedTask]:
-    """Draw tasks whose numbers of ranks cycle through `params.world_sizes`."""
-    for index in range(params.tasks):
-        turn, at = divmod(index, len(params.world_sizes))
-        world_size = params.world_sizes[at]
-        yield f"{world_size} ranks", draw(pool, settings, f"{suite}-{world_size}-ranks-{turn:03d}", world_size)
-
-
-def _several_hosts(pool: Sequence[Table], settings: SuiteSettings) -> Iterable[GroupedTask]:
-    params = settings.several_hosts
-    for index in range(params.tasks):
-        turn, at = divmod(index, len(params.world_sizes))
-        world_size, local = params.world_sizes[at], params.local_world_sizes[at]
-        hosts = f"{world_size // local}x{local}"
-        task_id = f"several_hosts-{hosts}-ranks-{turn:03d}"
-        yield f"{hosts} ranks", several_hosts_task(pool, settings, task_id, world_size, local)
+    """Draw `count` tasks, which cycle through `ranks`: (number of ranks,) or (number of ranks, ranks per host)."""
+    for index in range(count):
+        turn, at = divmod(index, len(ranks))
+        world_size, *local = ranks[at]
+        placed = f"{world_size // local[0]}x{local[0]}" if local else f"{world_size}"
+        yield f"{placed} ranks", draw(f"{suite}-{placed}-ranks-{turn:03d}", *ranks[at])
 
 
 def _scale(settings: SuiteSettings) -> Iterable[GroupedTask]:

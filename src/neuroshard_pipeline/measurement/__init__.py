@@ -34,22 +34,11 @@ Start with `campaign`. The other files follow in the order in which a reader mee
     hardware        describes the machine that a campaign ran on
 """
 
-from neuroshard_pipeline.measurement.campaign import (
-    CampaignSummary,
-    CommCampaign,
-    ComputeCampaign,
-)
+from neuroshard_pipeline.measurement.campaign import CampaignSummary, CommCampaign, ComputeCampaign
 from neuroshard_pipeline.measurement.hardware import describe_hardware
-from neuroshard_pipeline.measurement.params import (
-    CommMeasureParams,
-    ComputeMeasureParams,
-)
+from neuroshard_pipeline.measurement.params import CommMeasureParams, ComputeMeasureParams
 from neuroshard_pipeline.measurement.pools import PRELOAD
-from neuroshard_pipeline.measurement.recording import (
-    Recording,
-    RecordingParams,
-    open_recording,
-)
+from neuroshard_pipeline.measurement.recording import Recording, RecordingParams, open_recording
 from neuroshard_pipeline.measurement.topology import TopologyParams
 
 __all__ = [

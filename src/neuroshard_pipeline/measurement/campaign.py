@@ -15,12 +15,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from neuroshard_pipeline.host import BUSY_SHARE, OtherPrograms
-from neuroshard_pipeline.measurement.chunks import (
-    digest,
-    failed_samples,
-    measured_visits,
-    planned_chunks,
-)
+from neuroshard_pipeline.measurement.chunks import digest, failed_samples, measured_visits, planned_chunks
 from neuroshard_pipeline.measurement.costs import (
     CampaignSummary,
     Records,

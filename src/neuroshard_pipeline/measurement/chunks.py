@@ -70,11 +70,7 @@ def digest(*parts: object) -> str:
 
 
 def planned_chunks(
-    samples: Sequence[AnySample],
-    params: AnyParams,
-    seed: int,
-    campaign: str,
-    measured: Collection[Visit] = frozenset(),
+    samples: Sequence[AnySample], params: AnyParams, seed: int, campaign: str, measured: Collection[Visit] = frozenset()
 ) -> list[Chunk]:
     """All chunks that remain to be measured, in order.
 

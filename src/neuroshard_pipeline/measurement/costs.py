@@ -32,11 +32,7 @@ RAW_COLUMNS = (
 _OF_RECORD = 3
 _LOWER_QUARTILE = 0.25
 _BY_RANK = ["order", "sample_id", "rank"]
-_COMPARED = {
-    "forward": ["forward_ms"],
-    "backward": ["backward_ms"],
-    "total": ["forward_ms", "backward_ms"],
-}
+_COMPARED = {"forward": ["forward_ms"], "backward": ["backward_ms"], "total": ["forward_ms", "backward_ms"]}
 
 
 class CampaignSummary(NamedTuple):

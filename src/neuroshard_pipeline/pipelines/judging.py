@@ -1,6 +1,7 @@
 """Nodes that measure the plans of sharders, shared by the pipelines search, truth and benchmark."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -9,7 +10,7 @@ from tqdm import tqdm
 
 from neuroshard_pipeline.cost_models import CostModels
 from neuroshard_pipeline.evaluation.plan_intervals import plan_intervals_frame
-from neuroshard_pipeline.evaluation.solving_in_workers import TaskSolver, solve_in_workers
+from neuroshard_pipeline.evaluation.solving_in_workers import Solve, solve_in_workers
 from neuroshard_pipeline.evaluation.steps import measured_costs, noise_of
 from neuroshard_pipeline.evaluation.summary import summarise
 from neuroshard_pipeline.evaluation.totals import plan_costs_frame
@@ -21,15 +22,11 @@ from neuroshard_pipeline.pipelines.params import ContestParams
 from neuroshard_pipeline.search.models import check_hardware
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.sharders.base import SharderSettings
-from neuroshard_pipeline.tables import tasks_from_frame
-from neuroshard_pipeline.torchrec_bridge.truth.judge import (
-    judge_text,
-    measure_missing,
-    modelled_costs,
-    recorded_steps,
-)
+from neuroshard_pipeline.sharders.registry import Solutions, solve_all
+from neuroshard_pipeline.tables import ShardingTask, tasks_from_frame
+from neuroshard_pipeline.torchrec_bridge.truth.judge import judge_text, measure_missing, modelled_costs, recorded_steps
 from neuroshard_pipeline.torchrec_bridge.truth.params import JudgeParams
-from neuroshard_pipeline.workers import WorkerParams, map_items
+from neuroshard_pipeline.workers import Outcome, WorkerParams, map_items
 
 Plans = tuple[Plan, ...]
 
@@ -41,12 +38,13 @@ def solve_tasks(
     tasks: pd.DataFrame, models: CostModels, contest: ContestParams, settings: SharderSettings, executor: WorkerParams
 ) -> tuple[Plans, pd.DataFrame]:
     """Solve every task with every sharder; return the plans, and the duration and any error of every attempt."""
-    solver = TaskSolver(tuple(contest.sharders), models, settings, contest.seed)
-    asked = tasks_from_frame(tasks)
-    with tqdm(total=len(asked), desc="search", unit=" tasks", disable=None) as bar:
-        solutions = solve_in_workers(
-            solver, asked, lambda function, left: map_items(function, left, executor, PRELOAD), bar.update
-        )
+    solve = partial(solve_all, sharder_names=contest.sharders, models=models, settings=settings, seed=contest.seed)
+
+    def run(solve: Solve, left: Sequence[Sequence[ShardingTask]]) -> Iterable[Outcome[Solutions]]:
+        outcomes = map_items(solve, left, executor, PRELOAD)
+        return tqdm(outcomes, desc="search", unit=" tasks", total=len(left), disable=None)
+
+    solutions = solve_in_workers(solve, tasks_from_frame(tasks), contest.sharders, run)
     return solutions.plans, solutions.attempts
 
 

@@ -56,11 +56,7 @@ def _drawing(name: str, figure: go.Figure) -> dict[str, str]:
     title = layout.pop("title")["text"]
     layout["margin"]["t"] -= _TITLE_PX
     layout["height"] -= _TITLE_PX
-    sizes = {
-        "height": layout["height"],
-        "min-width": _MIN_WIDTHS_PX.get(name),
-        "max-width": _MAX_WIDTHS_PX.get(name),
-    }
+    sizes = {"height": layout["height"], "min-width": _MIN_WIDTHS_PX.get(name), "max-width": _MAX_WIDTHS_PX.get(name)}
     size = "; ".join(f"{key}: {value}px" for key, value in sizes.items() if value)
     # "</script>" inside a name would end the script element that holds the data.
     text = json.dumps(spec, separators=(",", ":")).replace("<", "\\u003c")

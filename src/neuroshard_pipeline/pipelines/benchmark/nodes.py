@@ -8,8 +8,6 @@ from tqdm import tqdm
 from neuroshard_pipeline.evaluation.solving import BenchmarkJobs, solve_missing
 from neuroshard_pipeline.measurement import PRELOAD
 from neuroshard_pipeline.measurement.costs import Records
-from neuroshard_pipeline.torchrec_bridge.truth.judge import judge_text
-from neuroshard_pipeline.torchrec_bridge.truth.params import JudgeParams
 from neuroshard_pipeline.workers import WorkerParams, map_items
 
 
@@ -21,8 +19,3 @@ def solve(jobs: BenchmarkJobs, executor: WorkerParams, done: Records) -> Iterato
         for key, record in solve_missing(jobs, done, lambda solver, left: map_items(solver, left, executor, PRELOAD)):
             yield {key: record}
             bar.update()
-
-
-def judge(plan_costs: pd.DataFrame, params: JudgeParams) -> str:
-    """What the measured costs of plans are, in words."""
-    return judge_text(params, plan_costs)

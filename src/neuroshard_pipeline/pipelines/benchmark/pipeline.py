@@ -17,6 +17,7 @@ from neuroshard_pipeline.pipelines.judging import HARDWARE_PARAMETERS, measuring
 from neuroshard_pipeline.pipelines.shared import SEARCH_PARAMETERS, TRAINED_MODELS, models_node, sharder_settings_node
 from neuroshard_pipeline.report import benchmark_table, render_benchmark
 from neuroshard_pipeline.sharders.policies.policy import Policies
+from neuroshard_pipeline.torchrec_bridge.truth.judge import judge_text
 
 #: Maps every learned sharder to its trained policy, which loads as None if no run has trained it.
 POLICIES = {"autoshard": "policies.autoshard", "dreamshard": "policies.dreamshard"}
@@ -26,6 +27,7 @@ SUITES = [
         "suites", "pool", "paper", "tight", "scale", "public", "giant_narrow", "many_tiny", "several_hosts", "memory",
     )
 ]  # fmt: skip
+JOBS = ["tasks", "params:contest", "models", "sharder_settings", "trained_policies"]
 
 SOLVING = [
     models_node(),
@@ -33,12 +35,7 @@ SOLVING = [
     Node(Policies, list(POLICIES), "trained_policies", name="pair_policies"),
     Node(SuiteSettings, SUITES, "suite_settings", name="set_up_suites"),
     Node(draw_suites, ["suite_settings", "models"], "tasks", name="draw_tasks"),
-    Node(
-        BenchmarkJobs.of,
-        ["tasks", "params:contest", "models", "sharder_settings", "trained_policies"],
-        "jobs",
-        name="list_jobs",
-    ),
+    Node(BenchmarkJobs.of, JOBS, "jobs", name="list_jobs"),
     Node(nodes.solve, ["jobs", "params:executor", "solve_records_done"], "solve_records", name="solve"),
     Node(gather, ["jobs", "solve_records"], ["solved_plans", "attempts"], name="gather_plans"),
     Node(bench_plans_frame, "solved_plans", "plans", name="tabulate_plans"),
@@ -50,7 +47,7 @@ MEASURING = [
 ]
 COMPARING = [
     Node(task_costs, ["tasks", "attempts", "plan_costs"], "task_costs", name="tabulate_task_costs"),
-    Node(nodes.judge, ["plan_costs", "params:steps"], "judge", name="name_judge"),
+    Node(judge_text, ["params:steps", "plan_costs"], "judge", name="name_judge"),
     Node(compare_suites, ["task_costs", "noise", "judge", "params:verdicts"], "verdicts", name="compare_sharders"),
     Node(benchmark_table, "verdicts", "table", name="write_table"),
     Node(render_benchmark, ["verdicts", "task_costs", "lineage"], "report", name="render_page"),

@@ -1,7 +1,6 @@
 """Nodes of the measure stage. A campaign measures many samples and saves records, from which a stopped run resumes."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pandas as pd
 from tqdm import tqdm
@@ -15,7 +14,6 @@ from neuroshard_pipeline.measurement import (
     ComputeMeasureParams,
     RecordingParams,
     TopologyParams,
-    describe_hardware,
 )
 from neuroshard_pipeline.tables import comm_samples_from_frame, compute_samples_from_frame, tasks_to_frame
 from neuroshard_pipeline.tables.samples import CollectiveSample, ReductionSample
@@ -78,18 +76,6 @@ def reduce_reduction_costs(
 ) -> pd.DataFrame:
     """One cost per reduction sample."""
     return CommCampaign(params, seed, topology).reduction_costs(records, _reduction_samples(samples))
-
-
-def describe_measurement(
-    compute_summary: CampaignSummary,
-    comm_summary: CampaignSummary,
-    compute: ComputeMeasureParams,
-    comm: CommMeasureParams,
-    recording: RecordingParams,
-    topology: TopologyParams,
-) -> dict[str, Any]:
-    """`measure.hardware`: the hardware that the campaigns ran on, and their noise floors."""
-    return describe_hardware(compute, comm, compute_summary, comm_summary, recording, topology)
 
 
 def measure_steps(

@@ -2,6 +2,7 @@
 
 from kedro.pipeline import Node, Pipeline
 
+from neuroshard_pipeline.measurement import describe_hardware
 from neuroshard_pipeline.pipelines.measure import nodes
 
 
@@ -61,6 +62,6 @@ def _steps() -> Node:
 
 
 def _hardware() -> Node:
-    summaries = ["compute_summary", "comm_summary"]
-    params = ["params:compute", "params:comm", "params:recording", "params:topology"]
-    return Node(nodes.describe_measurement, [*summaries, *params], "hardware", name="describe_measurement")
+    campaigns = ["params:compute", "params:comm", "compute_summary", "comm_summary"]
+    inputs = [*campaigns, "params:recording", "params:topology"]
+    return Node(describe_hardware, inputs, "hardware", name="describe_measurement")

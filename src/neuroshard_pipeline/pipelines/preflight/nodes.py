@@ -18,12 +18,7 @@ from neuroshard_pipeline.evaluation.suite_params import (
     SuiteParams,
     SuiteSettings,
 )
-from neuroshard_pipeline.measurement import (
-    CommMeasureParams,
-    ComputeMeasureParams,
-    RecordingParams,
-    open_recording,
-)
+from neuroshard_pipeline.measurement import CommMeasureParams, ComputeMeasureParams, RecordingParams, open_recording
 from neuroshard_pipeline.measurement.modelled import require_device
 from neuroshard_pipeline.pipelines import judging
 from neuroshard_pipeline.pipelines.augment import nodes as augment

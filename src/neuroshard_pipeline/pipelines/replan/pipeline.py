@@ -21,12 +21,7 @@ def create_pipeline() -> Pipeline:
             name="choose",
         ),
         Node(replan_text, ["choices", "params:verdict"], "table", name="tabulate_choices"),
-        Node(
-            nodes.export_best,
-            ["choices", "params:verdict", "params:torchrec"],
-            "torchrec_plan",
-            name="export_best",
-        ),
+        Node(nodes.export_best, ["choices", "params:verdict", "params:torchrec"], "torchrec_plan", name="export_best"),
     ]
     return Pipeline(
         stage,

@@ -1,4 +1,4 @@
-"""Nodes of the train stage."""
+"""Nodes of the train stage. They import the training late, because it imports torch."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +11,6 @@ from neuroshard_pipeline.cost_models.caveats import COSTS_ARE
 from neuroshard_pipeline.cost_models.modelled_step import ModelledStepParams, is_modelled, step_model_of_hardware
 from neuroshard_pipeline.cost_models.reductions import ReductionCosts
 from neuroshard_pipeline.cost_models.step import StepCostModel
-from neuroshard_pipeline.evaluation.measured_samples import MeasuredSamples
 from neuroshard_pipeline.torchrec_bridge.step_costs.fitting import MeasuredSteps
 from neuroshard_pipeline.torchrec_bridge.step_costs.fitting import fit_step_costs as fit_measured_steps
 from neuroshard_pipeline.workers import WorkerParams
@@ -22,39 +21,28 @@ _STEP_DATA = ("measure.step_plans", "measure.step_costs", "measure.reduction_cos
 
 
 def train_compute(
-    data: MeasuredSamples,
+    samples: pd.DataFrame,
+    pool: pd.DataFrame,
+    costs: pd.DataFrame,
     params: ComputeTrainParams,
+    origin: Json,
+    settings: pd.DataFrame,
     executor: WorkerParams,
-    hardware: Json,
-    lineage: Json,
 ) -> tuple[ComputeCostModel, Json, pd.DataFrame]:
     """Fit the compute cost model; return it with its metrics and held-out predictions."""
-    return cost_models.train_compute_model(
-        data.compute_samples,
-        data.table_pool,
-        data.compute_costs,
-        params,
-        provenance("compute", hardware, lineage),
-        data.compute_settings,
-        executor,
-    )
+    return cost_models.train_compute_model(samples, pool, costs, params, origin, settings, executor)
 
 
-def evaluate_by_group(
-    model: ComputeCostModel, data: MeasuredSamples, held_out: pd.DataFrame
-) -> tuple[Json, pd.DataFrame]:
+def evaluate_by_group(model: ComputeCostModel, *frames: pd.DataFrame) -> tuple[Json, pd.DataFrame]:
     """Return metrics and predictions of the compute cost model by group of held-out samples (`accuracy_by_group`)."""
-    return cost_models.accuracy_by_group(
-        model, data.compute_samples, data.table_pool, data.compute_settings, data.compute_costs, held_out
-    )
+    return cost_models.accuracy_by_group(model, *frames)
 
 
 def train_comm(
-    data: MeasuredSamples, params: CommTrainParams, hardware: Json, lineage: Json
+    samples: pd.DataFrame, costs: pd.DataFrame, params: CommTrainParams, origin: Json
 ) -> tuple[CommCostModel, Json, pd.DataFrame]:
     """Fit the forward and backward communication cost model; return it with its metrics and held-out predictions."""
-    origin = provenance("comm", hardware, lineage)
-    return cost_models.train_comm_model(data.comm_samples, data.comm_costs, params, origin)
+    return cost_models.train_comm_model(samples, costs, params, origin)
 
 
 def fit_reduction_costs(samples: pd.DataFrame, costs: pd.DataFrame) -> tuple[Json, Json]:
@@ -78,13 +66,8 @@ def fit_step_costs(
         return [model], dict(model.errors)
     if not measured.plans:
         return [], {}
-    versions = {**lineage["inputs"], **lineage["outputs"]}
-    origin = {
-        "hardware": hardware,
-        COSTS_ARE: {"prices": "measured", "reductions": hardware["comm_costs_are"]},
-        "data_versions": {name: versions[name] for name in _STEP_DATA if name in versions},
-        "run_id": lineage["run_id"],
-    }
+    costs_are = {COSTS_ARE: {"prices": "measured", "reductions": hardware["comm_costs_are"]}}
+    origin = {"hardware": hardware, **costs_are, **_run(lineage, _STEP_DATA)}
     found, metrics = fit_measured_steps(measured, compute, comm, ReductionCosts.from_json(reductions), origin)
     return [found], metrics
 
@@ -99,19 +82,22 @@ def merge_metrics(compute: Json, comm: Json, groups: Json) -> Json:
     return {**compute, **comm, **groups}
 
 
-def merge_held_out(compute: pd.DataFrame, comm: pd.DataFrame) -> pd.DataFrame:
-    """Merge the held-out predictions of both models into one frame."""
-    return pd.concat([compute, comm], ignore_index=True)
+def merge_held_out(*held_out: pd.DataFrame) -> pd.DataFrame:
+    """Merge the held-out predictions of all models into one frame."""
+    return pd.concat(held_out, ignore_index=True)
 
 
-def provenance(campaign: str, hardware: Json, lineage: Json) -> Json:
-    """Return hardware, noise floor, data versions and training run of a model; `campaign` is `compute` or `comm`."""
+def provenance(hardware: Json, lineage: Json) -> tuple[Json, Json]:
+    """Hardware, noise floor, data versions and training run of the compute and of the communication cost model."""
+
+    def of(campaign: str) -> Json:
+        data = ("augment.table_pool", "measure.hardware", f"augment.{campaign}_samples", f"measure.{campaign}_costs")
+        return {"hardware": hardware, "noise_floor": hardware["noise_floor"][campaign], **_run(lineage, data)}
+
+    return of("compute"), of("comm")
+
+
+def _run(lineage: Json, data: tuple[str, ...]) -> Json:
+    """The run that trains a model, and the versions of the data that it trains on."""
     versions = {**lineage["inputs"], **lineage["outputs"]}
-    trained_on = ["augment.table_pool", "measure.hardware", f"augment.{campaign}_samples", f"measure.{campaign}_costs"]
-    used = {name: versions[name] for name in trained_on if name in versions}
-    return {
-        "hardware": hardware,
-        "noise_floor": hardware["noise_floor"][campaign],
-        "data_versions": used,
-        "run_id": lineage["run_id"],
-    }
+    return {"data_versions": {name: versions[name] for name in data if name in versions}, "run_id": lineage["run_id"]}

@@ -3,43 +3,33 @@
 from kedro.pipeline import Node, Pipeline
 
 from neuroshard_pipeline.pipelines.train import nodes
-from neuroshard_pipeline.pipelines.training_data import FIRST_CAMPAIGN, first_campaign_node
 from neuroshard_pipeline.torchrec_bridge.step_costs.fitting import MeasuredSteps
 
 _STEP_FRAMES = ("step_tasks", "step_plans", "step_costs")
+_DRAWN = ("table_pool", "compute_samples", "compute_sample_settings", "comm_samples", "reduction_samples")
+_MEASURED = ("compute_costs", "comm_costs", "reduction_costs", "hardware", *_STEP_FRAMES)
 
 
 def create_pipeline() -> Pipeline:
     """Samples and costs → cost models and their accuracy on held-out samples."""
-    return Pipeline(
-        [first_campaign_node(), *_training(), *_steps(), *_merging()],
-        namespace="train",
-        inputs={
-            **FIRST_CAMPAIGN,
-            "reduction_samples": "augment.reduction_samples",
-            "reduction_costs": "measure.reduction_costs",
-            **{name: f"measure.{name}" for name in _STEP_FRAMES},
-            "hardware": "measure.hardware",
-            "lineage": "lineage",
-        },
-        tags="train",
-    )
+    drawn, measured = {name: f"augment.{name}" for name in _DRAWN}, {name: f"measure.{name}" for name in _MEASURED}
+    inputs = {**drawn, **measured, "lineage": "lineage"}
+    return Pipeline([*_training(), *_steps(), *_merging()], namespace="train", inputs=inputs, tags="train")
 
 
 def _training() -> list[Node]:
+    frames = ["compute_samples", "table_pool", "compute_costs"]
+    compute = [*frames, "params:compute", "compute_origin", "compute_sample_settings", "params:executor"]
+    comm = ["comm_samples", "comm_costs", "params:comm", "comm_origin"]
     return [
+        Node(nodes.provenance, ["hardware", "lineage"], ["compute_origin", "comm_origin"], name="state_provenance"),
         Node(
             nodes.train_compute,
-            ["first_campaign", "params:compute", "params:executor", "hardware", "lineage"],
+            compute,
             ["compute_cost_model", "compute_metrics", "compute_held_out"],
             name="train_compute",
         ),
-        Node(
-            nodes.train_comm,
-            ["first_campaign", "params:comm", "hardware", "lineage"],
-            ["comm_cost_model", "comm_metrics", "comm_held_out"],
-            name="train_comm",
-        ),
+        Node(nodes.train_comm, comm, ["comm_cost_model", "comm_metrics", "comm_held_out"], name="train_comm"),
         Node(
             nodes.fit_reduction_costs,
             ["reduction_samples", "reduction_costs"],
@@ -48,7 +38,7 @@ def _training() -> list[Node]:
         ),
         Node(
             nodes.evaluate_by_group,
-            ["compute_cost_model", "first_campaign", "compute_held_out"],
+            ["compute_cost_model", *frames[:2], "compute_sample_settings", frames[2], "compute_held_out"],
             ["group_metrics", "judged"],
             name="evaluate_by_group",
         ),

@@ -101,9 +101,7 @@ def tiers_picture(plan: Plan) -> go.Figure:
     for annotation, axis in zip(figure.layout.annotations, figure.select_xaxes(), strict=False):
         annotation.x = axis.domain[0]
     figure.update_layout(
-        barmode="stack",
-        legend={"y": -70.0 / (250 * len(shown)), "yanchor": "top"},
-        margin={"t": 100, "b": 120},
+        barmode="stack", legend={"y": -70.0 / (250 * len(shown)), "yanchor": "top"}, margin={"t": 100, "b": 120}
     )
     return figure
 
