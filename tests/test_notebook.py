@@ -27,7 +27,7 @@ def test_notebook_runs_from_top_to_bottom(notebook, finished_run, monkeypatch):
     resources = {"metadata": {"path": str(NOTEBOOK.parent)}}
     executed = NotebookClient(notebook.copy(), timeout=300, kernel_name="python3", resources=resources).execute()
     outputs = [output for cell in code_cells(executed) for output in cell.outputs]
-    assert sum("application/vnd.plotly.v1+json" in output.get("data", {}) for output in outputs) == 6
+    assert sum("application/vnd.plotly.v1+json" in output.get("data", {}) for output in outputs) == 5
     written = "".join(output.get("text", "") for output in outputs)
     assert f"data in {finished_run}" in written
     assert "Warning" not in written

@@ -5,15 +5,13 @@ import pytest
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.evaluation.totals import plan_totals
 from neuroshard_pipeline.report import draw_figures, figures
-from neuroshard_pipeline.report.figures.measurements import histogram, log_edges
 from report.conftest import titled_axes, without_plans
 
 
 def test_cost_axes_name_their_unit(inputs):
     drawn = draw_figures(inputs)
-    for name in ("cost_per_sharder", "plan_accuracy", "rank_accuracy", "held_out_accuracy", "cost_distributions"):
+    for name in ("cost_per_sharder", "plan_accuracy", "rank_accuracy", "held_out_accuracy"):
         assert all("ms" in title for title in titled_axes(drawn[name], "x")), name
-    assert "% of the cost" in titled_axes(drawn["measurement_noise"], "y")[0]
     assert titled_axes(drawn["plan_picture"], "y") == ["columns", "measured cost, ms", "memory, %"]
 
 
@@ -96,22 +94,10 @@ def test_large_held_out_frames_are_thinned(inputs):
     assert max(points) <= 1200
 
 
-def test_failed_samples_are_not_drawn(inputs):
-    inputs.compute_costs["error"] = "failed"
-    figure = figures.measurement_noise(inputs.compute_costs, inputs.comm_costs)
-    assert [len(trace.x) for trace in figure.data] == [0, 480]
-
-
 def test_reuse_bins_are_categories(inputs):
     figure = figures.reuse_comparison(inputs.reuse_comparison)
     assert {axis.type for axis in figure.select_xaxes()} == {"category"}
     assert [trace.name for trace in figure.data[:2]] == ["published dlrm_datasets", "this pool"]
-
-
-@pytest.mark.parametrize("values", [[1.0], [0.5, 0.5], [1e-3, 2.0, 1e6]])
-def test_histogram_counts_every_value(values):
-    values = pd.Series(values)
-    assert sum(histogram(values, log_edges(values), "x", "#000000", "ms").y) == len(values)
 
 
 def test_policy_training_shows_sampled_and_validated_costs_of_every_policy():

@@ -43,8 +43,5 @@ FIGURES: Mapping[str, Callable[[ReportInputs], go.Figure]] = {
     "calibration": lambda inputs: figures.calibration(inputs.held_out),
     "plan_accuracy": lambda inputs: figures.plan_accuracy(inputs.plan_costs),
     "rank_accuracy": lambda inputs: figures.rank_accuracy(inputs.plan_costs, rank_noise_floors(inputs.metrics)),
-    "cost_distributions": lambda inputs: figures.cost_distributions(inputs.compute_costs, inputs.comm_costs),
-    "measurement_noise": lambda inputs: figures.measurement_noise(inputs.compute_costs, inputs.comm_costs),
     "reuse_comparison": lambda inputs: figures.reuse_comparison(inputs.reuse_comparison),
-    "pool_distributions": lambda inputs: figures.pool_distributions(inputs.table_pool),
 }

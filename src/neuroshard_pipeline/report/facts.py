@@ -8,7 +8,6 @@ import pandas as pd
 
 from neuroshard_pipeline.cost_models.caveats import busy_machine
 from neuroshard_pipeline.evaluation.totals import COST_COLUMNS, basis_of
-from neuroshard_pipeline.report.figures.measurements import relative_spread, succeeded
 from neuroshard_pipeline.report.formats import MISSING, amount, decimals_for, fixed, percent
 from neuroshard_pipeline.tables.table import SHARDING_TYPES
 
@@ -108,7 +107,8 @@ def measurement_table(
 
 
 def _measured_facts(costs: pd.DataFrame) -> dict[str, str]:
-    known = succeeded(costs)
+    has_error = costs["error"].notna() & (costs["error"].astype(str) != "")
+    known = costs[~has_error].dropna(subset=["forward_ms", "backward_ms"])
     facts = {
         "samples": f"{costs['sample_id'].nunique():,}",
         "samples that failed": f"{costs['sample_id'].nunique() - known['sample_id'].nunique():,}",
@@ -122,7 +122,7 @@ def _measured_facts(costs: pd.DataFrame) -> dict[str, str]:
         low, middle, high = known[f"{direction}_ms"].quantile([0.05, 0.5, 0.95])
         facts[f"{direction} cost, ms: median"] = amount(middle)
         facts[f"{direction} cost, ms: 5th to 95th percentile"] = f"{amount(low)} to {amount(high)}"
-    spread = relative_spread(known).dropna()
+    spread = (known["spread_ms"] / (known["forward_ms"] + known["backward_ms"])).dropna()
     if len(spread):
         facts["spread of visits: median"] = percent(float(spread.median()))
         facts["spread of visits: 90th percentile"] = percent(float(spread.quantile(0.9)))

@@ -52,7 +52,6 @@ PART_NAMES = {
     "input_dist": "input dist",
     "module": "TorchRec's module",
 }
-DIRECTION_COLOURS = {"forward": "#0072B2", "backward": "#E69F00"}
 
 #: A thin dotted line that marks a reference value.
 REFERENCE_LINE = {"color": INK, "width": 1, "dash": "dot"}

@@ -3,10 +3,9 @@
 from neuroshard_pipeline.report.figures.accuracy import held_out_accuracy, plan_accuracy, rank_accuracy
 from neuroshard_pipeline.report.figures.benchmark import comparisons, cost_against_time, performance_profile
 from neuroshard_pipeline.report.figures.diagnostics import calibration, errors_by_feature
-from neuroshard_pipeline.report.figures.measurements import cost_distributions, measurement_noise
 from neuroshard_pipeline.report.figures.plan import plan_picture
 from neuroshard_pipeline.report.figures.policies import policy_training
-from neuroshard_pipeline.report.figures.pool import pool_distributions, reuse_comparison
+from neuroshard_pipeline.report.figures.pool import reuse_comparison
 from neuroshard_pipeline.report.figures.sharders import cost_per_sharder, cost_relative_to_best, success_rates
 from neuroshard_pipeline.report.figures.tiers import tiers_of_run, tiers_picture
 
@@ -14,17 +13,14 @@ __all__ = [
     "calibration",
     "comparisons",
     "cost_against_time",
-    "cost_distributions",
     "cost_per_sharder",
     "cost_relative_to_best",
     "errors_by_feature",
     "held_out_accuracy",
-    "measurement_noise",
     "performance_profile",
     "plan_accuracy",
     "plan_picture",
     "policy_training",
-    "pool_distributions",
     "rank_accuracy",
     "reuse_comparison",
     "success_rates",

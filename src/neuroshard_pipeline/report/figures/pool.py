@@ -1,4 +1,4 @@
-"""Figures of the table pool: reuse of rows compared with the published data, numbers of rows, pooling factors."""
+"""The figure of the table pool: reuse of rows compared with the published data."""
 
 from typing import Any
 
@@ -6,9 +6,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from neuroshard_pipeline.augment.pool import generated_tables
-from neuroshard_pipeline.report.figures.measurements import histogram, log_edges
-from neuroshard_pipeline.report.style import log_axis, styled
+from neuroshard_pipeline.report.style import styled
 
 _QUANTITY_NAMES = {"unique_rows": "unique rows", "indices": "lookups"}
 _SOURCE_NAMES = {"published": "published dlrm_datasets", "drawn": "this pool"}
@@ -51,27 +49,3 @@ def _reuse_line(bins: pd.DataFrame, source: str, line: dict[str, Any]) -> go.Sca
         marker={"size": 5},
         hovertemplate=f"{name}, %{{x}} lookups: %{{y:.1f}} %<extra></extra>",
     )
-
-
-def pool_distributions(table_pool: pd.DataFrame) -> go.Figure:
-    """Histograms of the number of rows and of the pooling factors of the pool's tables, on logarithmic axes.
-
-    Args:
-        table_pool: `augment.table_pool`; its derived and public tables are not shown.
-    """
-    table_pool = generated_tables(table_pool)
-    columns = {
-        "num_embeddings": ("rows per table", "#0072B2"),
-        "pooling_factor": ("pooling factor, ids per sample", "#009E73"),
-    }
-    figure = make_subplots(rows=1, cols=2, horizontal_spacing=0.1)
-    for column, (field, (label, colour)) in enumerate(columns.items(), start=1):
-        edges = log_edges(table_pool[field], 30)
-        bars = histogram(table_pool[field], edges, "tables", colour, "")
-        bars.update(showlegend=False)
-        figure.add_trace(bars, row=1, col=column)
-        figure.update_xaxes(log_axis(edges[0], edges[-1]), title_text=label, row=1, col=column)
-    figure.update_yaxes(title_text="tables", col=1)
-    styled(figure, f"Rows and pooling factors of the {len(table_pool):,} generated tables of the pool", height=340)
-    figure.update_layout(margin={"t": 56})
-    return figure
