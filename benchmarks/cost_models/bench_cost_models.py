@@ -9,7 +9,6 @@ aims of the project are met. Parts:
   paper's kind only (batch size 512, fp32, SGD, generated tables).
 - `learning`: error by number of samples; also written to `cost_model_learning_curve.html` in the folder `--out`
 - `comm`: error on measured collectives and on the modelled cluster, for world sizes with and without training samples
-- `ablation`: error after training on partly wrong costs, with and without self-distillation
 
     .venv/bin/kedro run
     python benchmarks/cost_models/bench_cost_models.py [--env base] [--data-root …] [--seeds 3] [--parts compute,comm]
@@ -28,7 +27,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -38,23 +36,19 @@ import torch
 from bench_comm_models import SETTINGS, comm_figures, draw, order_blind_floors
 from cost_model_baselines import BASELINES
 from cost_model_fits import (
-    ABLATION,
     LEARNING_SHARES,
-    PLAIN,
-    WRONG_SHARES,
     Baseline,
     Ours,
     Paper,
     Row,
     Tables,
-    fit_ablation,
     fit_comm_models,
     fit_everywhere,
     fit_on_paper_samples,
     fit_share,
 )
 from cost_model_inputs import CommInputs, ComputeInputs, comm_inputs, compute_inputs
-from cost_model_tables import introduction, report_ablation, report_comm, report_compute, report_learning
+from cost_model_tables import introduction, report_comm, report_compute, report_learning
 from kedro.framework.session import KedroSession
 from kedro.framework.startup import bootstrap_project
 
@@ -64,7 +58,7 @@ from neuroshard_pipeline.measurement.topology import topology_costs
 from neuroshard_pipeline.tables import comm_samples_from_frame
 from neuroshard_pipeline.workers import WorkerParams, map_items
 
-PARTS = ("compute", "learning", "comm", "ablation")
+PARTS = ("compute", "learning", "comm")
 
 
 @dataclass(frozen=True)
@@ -96,7 +90,7 @@ def main() -> None:
     if arguments.samples:
         order = np.random.default_rng(0).permutation(len(compute.data.samples))
         compute = replace(compute, data=compute.data.take(np.sort(order[: arguments.samples])))
-    schedule = {"epochs": arguments.epochs, "patience": arguments.epochs} if arguments.epochs else {}
+    schedule = {"epochs": arguments.epochs} if arguments.epochs else {}
     jobs = list(compute_jobs(compute, params["train"]["compute"].model_copy(update=schedule), seeds, parts))
     if "comm" in parts:
         jobs += comm_jobs(comm, params, catalog.load("augment.table_pool"), seeds)
@@ -106,7 +100,6 @@ def main() -> None:
         "compute": partial(report_compute, compute.floors["total"]),
         "learning": partial(report_learning, compute.floors["total"], arguments.out),
         "comm": partial(report_comm, comm.floors),
-        "ablation": report_ablation,
     }
     aims = [aim for part, tables in finished_parts(jobs, arguments.workers) for aim in report[part](tables)]
     print(f"\n{sum(aim.gap <= 0 for aim in aims)} of {len(aims)} aims met; means over {arguments.seeds} seeds")
@@ -149,10 +142,6 @@ def compute_jobs(inputs: ComputeInputs, params: Any, seeds: Sequence[int], parts
         for baseline in BASELINES if "compute" in parts else ():
             run = partial(fit_everywhere, inputs, Baseline(baseline, seed), ours)
             yield Job("compute", f"{baseline}, seed {seed}", run)
-        for kind, wrong in product(ABLATION, WRONG_SHARES) if "ablation" in parts else ():
-            if (kind, wrong) != (PLAIN, 0.0) or "learning" not in parts:
-                run = partial(fit_ablation, inputs.data, ours, kind, wrong)
-                yield Job("ablation", f"{kind}, {wrong:.0%} wrong, seed {seed}", run)
 
 
 def comm_jobs(inputs: CommInputs, params: dict[str, Any], pool: pd.DataFrame, seeds: Sequence[int]) -> Iterator[Job]:

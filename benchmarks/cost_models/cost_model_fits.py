@@ -39,18 +39,6 @@ LEARNING_SHARES = (0.1, 0.25, 0.5)
 #: Measures of accuracy in the result tables.
 FIGURES = ("mape", "median_ape", "bias", "kendall_tau")
 
-#: Shares of the training and validation samples whose cost the ablation multiplies or divides by a factor of up to 3.
-WRONG_SHARES = (0.0, 0.1, 0.3)
-#: Share of the training samples that the ablation uses. It is one of `LEARNING_SHARES`, so the learning curve already
-#: contains the plain network on correct labels.
-ABLATION_SHARE = 0.5
-_LARGEST_LOG_FACTOR = float(np.log(3.0))
-
-#: Variants of the ablation by name: value of `distillation` (`smc2` is self-distillation with consistency
-#: regularisation), and factor by which the number of epochs is multiplied.
-PLAIN = "plain"
-ABLATION: dict[str, tuple[str, int]] = {PLAIN: ("none", 1), "plain, twice the epochs": ("none", 2), "smc2": ("smc2", 1)}
-
 Row = dict[str, Any]
 Tables = dict[str, list[Row]]
 
@@ -180,36 +168,13 @@ def fit_share(data: ComputeData, estimator: Estimator, params: FitParams, share:
     split = _with_share(split_by(data, params), share, params.seed)
     mape = _figures(data.take(split.test), estimator.fit(data, split))["mape"]
     name, seed = estimator.name, params.seed
-    tables: Tables = {"learning": [{"model": name, "seed": seed, "count": len(split.training), "mape": mape}]}
-    if name == OURS and share == ABLATION_SHARE:
-        tables["ablation"] = [{"model": PLAIN, "seed": seed, "wrong": 0.0, "mape": mape}]
-    return tables
+    return {"learning": [{"model": name, "seed": seed, "count": len(split.training), "mape": mape}]}
 
 
 def _with_share(split: Split, share: float, seed: int) -> Split:
     """A split with a random share of the training samples; for one seed, larger shares contain smaller ones."""
     order = np.random.default_rng(seed).permutation(split.training)
     return Split(np.sort(order[: max(1, round(share * len(order)))]), split.validation, split.test)
-
-
-def fit_ablation(data: ComputeData, params: ComputeTrainParams, kind: str, wrong_share: float) -> Tables:
-    """Fit to a share of the training samples, some with wrong labels; test on correct held-out samples."""
-    distillation, times = ABLATION[kind]
-    epochs = {"epochs": times * params.epochs, "patience": times * params.epochs}
-    split = _with_share(split_by(data, params), ABLATION_SHARE, params.seed)
-    variant = params.model_copy(update={"distillation": distillation, **(epochs if times > 1 else {})})
-    fitted = Ours(variant).fit(with_wrong_labels(data, wrong_share, params.seed), split)
-    mape = _figures(data.take(split.test), fitted)["mape"]
-    return {"ablation": [{"model": kind, "seed": params.seed, "wrong": wrong_share, "mape": mape}]}
-
-
-def with_wrong_labels(data: ComputeData, share: float, seed: int) -> ComputeData:
-    """The samples with a random share of the costs multiplied by log-uniform factors between 1/3 and 3."""
-    rng = np.random.default_rng(seed)
-    costs = data.costs_ms
-    wrong = rng.random(len(costs)) < share
-    factor = np.exp(rng.uniform(-_LARGEST_LOG_FACTOR, _LARGEST_LOG_FACTOR, len(costs)))
-    return ComputeData(data.samples, np.where(wrong[:, None], costs * factor[:, None], costs), 0)
 
 
 def split_by(data: Measured[Any], params: FitParams) -> Split:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import plotly.graph_objects as go
 from cost_model_aims import TRAINED_ON_PAPER, Aim, compute_aims, learning_aims, measured_comm_aims, table, topology_aims
-from cost_model_fits import ABLATION_SHARE, HELD_OUT, OURS, PAPER, PLAIN, Tables
+from cost_model_fits import HELD_OUT, OURS, PAPER, Tables
 from cost_model_inputs import CommInputs, ComputeInputs
 
 from neuroshard_pipeline.report.style import log_axis, styled
@@ -85,25 +85,6 @@ def report_comm(floors: dict[str, float | None], tables: Tables) -> list[Aim]:
     by_world = modelled.groupby(["direction", "ranks", "kind"], sort=False).mean()
     print(f"\nmodelled cluster\n\n{table(by_world.join(blind, on=['direction', 'ranks']))}")
     return _print_aims([*measured_comm_aims(measured, floors), *topology_aims(modelled)])
-
-
-def report_ablation(tables: Tables) -> list[Aim]:
-    """Print the errors with and without self-distillation, which has no aims."""
-    rows = pd.DataFrame(tables["ablation"])
-    by_share = rows.pivot_table(index="model", columns="wrong", values="mape", sort=False).sort_index(axis=1)
-    shares = {share: f"{share:.0%} wrong" for share in by_share}
-    print(
-        f"\nwith and without self-distillation, trained on {ABLATION_SHARE:.0%} of the samples, of which some have "
-        "wrong labels: MAPE on clean held-out samples\n"
-    )
-    print(table(by_share.rename(columns=shares)))
-    of_seed = rows.pivot_table(index=["wrong", "seed"], columns="model", values="mape")
-    gain = 100 * (of_seed["smc2"] - of_seed[PLAIN])
-    print("\nMAPE of smc2 minus MAPE of plain, in percentage points, for each seed (negative: smc2 is better)\n")
-    for share, changes in gain.groupby("wrong"):
-        each = ", ".join(f"{change:+.2f}" for change in changes)
-        print(f"{shares[share]:9s}  mean {changes.mean():+.2f}   {each}")
-    return []
 
 
 def _print_aims(aims: list[Aim]) -> list[Aim]:

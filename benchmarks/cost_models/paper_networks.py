@@ -39,7 +39,7 @@ from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, Shard
 #: on this project's mix of compute samples, learning rate 0.005 with 200 epochs (30 s, best epoch 146) had a MAPE of
 #: 46 %; 0.002 with 400 epochs (115 s, best epoch 201) 53 %, with 200 epochs 58 %, with 100 epochs 74 %; 0.0005 with 200
 #: epochs 79 %.
-PAPER_SCHEDULE = {"members": 1, "learning_rate": 0.005, "weight_decay": 0.0, "epochs": 200, "patience": 200}
+PAPER_SCHEDULE = {"members": 1, "learning_rate": 0.005, "weight_decay": 0.0, "epochs": 200}
 
 #: Outputs of the layers of the per-table network, and of the head on summed embeddings. The paper's head has one
 #: output, the sum of forward and backward. Two outputs take no more time, and benchmarks judge the error of their sum.

@@ -35,7 +35,7 @@ try:
     import torch
     from gpu_check_setup import SEED, Check, Setup, campaign_params, small
     from gpu_check_timings import check_collective, check_copy, check_flush, check_lab, check_launch_floor
-    from gpu_check_vital import check_kernels, check_largest_sample, check_memory
+    from gpu_check_vital import check_kernels, check_largest_sample
 
     from neuroshard_pipeline.errors import NeuroShardError
     from neuroshard_pipeline.measurement.compute_bench import make_bench
@@ -90,7 +90,6 @@ def run_checks(setup: Setup, show: bool) -> Iterator[Check]:
     make_bench(small(setup.params), SEED, 0)
     checks: dict[str, Callable[[Setup], Check]] = {
         "kernels": check_kernels,
-        "memory": check_memory,
         "largest sample": check_largest_sample,
         "copy bandwidth": check_copy,
         "launch floor": check_launch_floor,
@@ -104,7 +103,7 @@ def run_checks(setup: Setup, show: bool) -> Iterator[Check]:
             check = function(setup)
         except (RuntimeError, MemoryError, NeuroShardError) as problem:
             text = f"{type(problem).__name__}: {problem}".splitlines()[0]
-            check = Check(name, False, text, "see the error", vital=name in ("kernels", "memory", "largest sample"))
+            check = Check(name, False, text, "see the error", vital=name in ("kernels", "largest sample"))
         finally:
             _free()
         if show:

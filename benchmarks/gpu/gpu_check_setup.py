@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 
 from neuroshard_pipeline.measurement import ComputeMeasureParams
-from neuroshard_pipeline.measurement.preparation import lab_device
 
 SEED = 0
+
+#: Patterns of the names that CUDA reports → modelled GPUs (conf/base/parameters_lab.yml); the first match counts.
+_LAB_DEVICES = (
+    (r"GH200", "gh200"), (r"H200", "h200"), (r"H100 PCIe", "h100-pcie"), (r"H100", "h100"), (r"B200", "b200"),
+    (r"A100.*80GB PCIe|A100-PCIE-80GB", "a100-80gb-pcie"), (r"A100.*80GB", "a100-80gb"), (r"A100", "a100"),
+    (r"V100", "v100"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,11 @@ class Setup(NamedTuple):
     def lab_device(self) -> str | None:
         """The name under which the lab models this GPU; None on a CPU, or if the lab does not model this GPU."""
         return lab_device(torch.cuda.get_device_name(0)) if self.on_gpu else None
+
+
+def lab_device(gpu_model: str) -> str | None:
+    """The modelled GPU for a name that CUDA reports, such as `NVIDIA H100 80GB HBM3`; None if it has no model."""
+    return next((name for pattern, name in _LAB_DEVICES if re.search(pattern, gpu_model)), None)
 
 
 def campaign_params(backend: str, arena_bytes: int) -> ComputeMeasureParams:

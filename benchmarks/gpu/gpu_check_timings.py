@@ -15,7 +15,7 @@ from neuroshard_pipeline.augment.pool import PoolParams, generate_pool
 from neuroshard_pipeline.lab.device import DeviceParams, lookup_cost_ms, modelled_device
 from neuroshard_pipeline.measurement import CommCampaign, CommMeasureParams
 from neuroshard_pipeline.measurement.compute_bench import make_bench
-from neuroshard_pipeline.measurement.device_memory import FLUSH_BYTES
+from neuroshard_pipeline.measurement.cuda_bench import FLUSH_BYTES
 from neuroshard_pipeline.measurement.lookup_bench import LookupBench
 from neuroshard_pipeline.tables import compute_samples_from_frame
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
@@ -89,7 +89,7 @@ def check_flush(setup: Setup) -> Check:
         f"takes {flush_ms:.2f} ms; forward {costs['cold_rows']:.3f} ms after it, {costs['warm']:.3f} ms without, "
         f"{written_ms:.3f} ms after a flush that writes"
     )
-    remedy = "the flush has no effect: raise FLUSH_BYTES in measurement/device_memory.py"
+    remedy = "the flush has no effect: raise FLUSH_BYTES in measurement/cuda_bench.py"
     return Check("L2 flush", costs["cold_rows"] > costs["warm"], found, remedy)
 
 

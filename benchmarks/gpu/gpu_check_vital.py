@@ -1,6 +1,6 @@
 """The vital checks of `gpu_check.py`: if one of them fails, a campaign is useless.
 
-They compare kernels with float64, the memory that is needed with what is free, and its peak with a prediction.
+They compare kernels with float64, and run the largest sample that a campaign may draw.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ from itertools import product
 import torch
 from gpu_check_setup import SEED, Check, Setup, small
 
-from neuroshard_pipeline.errors import NeuroShardError
 from neuroshard_pipeline.measurement.compute_bench import make_bench
-from neuroshard_pipeline.measurement.device_memory import CODE_BYTES, memory_need, require_memory
 from neuroshard_pipeline.tables.ids import draw_ids
 from neuroshard_pipeline.tables.profile import with_profile
 from neuroshard_pipeline.tables.samples import ComputeSample
@@ -84,21 +82,6 @@ def reference(
     return torch.cat(outputs, dim=1), updated
 
 
-def check_memory(setup: Setup) -> Check:
-    """Compare the memory that the campaign needs with what is free."""
-    sample = largest_sample(setup)
-    if not setup.on_gpu:
-        return Check("memory", None, "no GPU memory is needed", vital=True)
-    free_bytes, device_bytes = torch.cuda.mem_get_info(0)
-    need = memory_need([sample], setup.params, device_bytes)
-    found = f"needs {need.total / 2**30:.1f} GiB, free {free_bytes / 2**30:.1f} of {device_bytes / 2**30:.1f} GiB"
-    try:
-        require_memory(need, free_bytes, torch.cuda.get_device_name(0))
-    except NeuroShardError as problem:
-        return Check("memory", False, found, str(problem), vital=True)
-    return Check("memory", True, found, vital=True)
-
-
 def largest_sample(setup: Setup) -> ComputeSample:
     """A sample that fills nine tenths of the arena, with more ids than nearly all drawn samples have.
 
@@ -111,7 +94,7 @@ def largest_sample(setup: Setup) -> ComputeSample:
 
 
 def check_largest_sample(setup: Setup) -> Check:
-    """Run the largest sample and compare its peak memory with the prediction."""
+    """Run the largest sample, and state its peak memory."""
     sample = largest_sample(setup)
     bench = make_bench(setup.params, SEED, 0)
     if setup.on_gpu:
@@ -121,11 +104,7 @@ def check_largest_sample(setup: Setup) -> Check:
     if timing.error:
         return Check("largest sample", False, timing.error, remedy, vital=True)
     found = f"forward {timing.forward_ms:.3g} ms, backward {timing.backward_ms:.3g} ms"
-    if not setup.on_gpu:
-        return Check("largest sample", True, found, vital=True)
-    peak = torch.cuda.max_memory_allocated()
-    need = memory_need([sample], setup.params, torch.cuda.mem_get_info(0)[1])
-    predicted = need.total - need.kept_ids - CODE_BYTES
-    found += f", peak {peak / 2**30:.1f} GiB (predicted: at most {predicted / 2**30:.1f})"
-    remedy = "the numbers in measurement/device_memory.py are too small for this version of FBGEMM; raise them"
-    return Check("largest sample", peak <= predicted, found, remedy, vital=True)
+    if setup.on_gpu:
+        peak, of_gpu = torch.cuda.max_memory_allocated(), torch.cuda.mem_get_info(0)[1]
+        found += f", peak {peak / 2**30:.1f} of {of_gpu / 2**30:.1f} GiB"
+    return Check("largest sample", True, found, vital=True)

@@ -19,7 +19,6 @@ FIT = {
     "members": 2,
     "hidden": 16,
     "epochs": 40,
-    "patience": 20,
     "batch_samples": 32,
     "learning_rate": 0.01,
     "weight_decay": 0.1,
@@ -29,7 +28,7 @@ FIT = {
     "seed": 0,
 }
 
-HEAD = {"gates": 2, "pressures": 2, "distillation": "none", "distillation_weight": 0.5, "view_noise": 0.1}
+HEAD = {"gates": 2, "pressures": 2}
 
 
 @pytest.fixture(scope="session")

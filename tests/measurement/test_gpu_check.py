@@ -10,10 +10,11 @@ import gpu_check_vital
 import pytest
 import torch
 from conftest import ROOT
-from gpu_check_setup import Setup, campaign_params
+from gpu_check_setup import Setup, campaign_params, lab_device
 from gpu_check_timings import lab_samples
 
 from neuroshard_pipeline.errors import MeasurementError
+from neuroshard_pipeline.lab.device import device_names
 from neuroshard_pipeline.measurement import lookup_bench
 
 SCRIPT = ROOT / "benchmarks/gpu/gpu_check.py"
@@ -47,7 +48,7 @@ def test_with_cpu_kernels_lookups_pass_and_checks_that_need_a_gpu_do_not_run(mon
     vital = {name: verdicts.pop(name) for name in ("kernels", "largest sample")}
     assert vital == dict.fromkeys(vital, "pass")
     assert verdicts.pop("launch floor") in ("pass", "FAIL")  # a timing, which a busy host may fail
-    assert verdicts == dict.fromkeys(["memory", "copy bandwidth", "L2 flush", "collective", "lab"], "-")
+    assert verdicts == dict.fromkeys(["copy bandwidth", "L2 flush", "collective", "lab"], "-")
     assert code == int("checks failed" in lines[-1])
 
 
@@ -114,3 +115,23 @@ def test_a_python_without_torch_ends_with_one_line():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device to check")
 def test_no_vital_check_fails_on_a_gpu(monkeypatch):
     assert checked(monkeypatch) in (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("gpu_model", "name"),
+    [
+        ("NVIDIA A100-SXM4-40GB", "a100"),
+        ("NVIDIA A100-SXM4-80GB", "a100-80gb"),
+        ("NVIDIA A100 80GB PCIe", "a100-80gb-pcie"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H100 PCIe", "h100-pcie"),
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA GH200 480GB", "gh200"),
+        ("NVIDIA B200", "b200"),
+        ("Tesla V100-SXM2-16GB", "v100"),
+        ("NVIDIA GeForce RTX 4090", None),
+    ],
+)
+def test_the_lab_knows_a_gpu_by_the_name_that_cuda_reports(gpu_model, name):
+    assert lab_device(gpu_model) == name
+    assert name is None or name in device_names()

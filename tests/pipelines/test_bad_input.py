@@ -54,7 +54,7 @@ BAD_PARAMETERS = [
     ({"measure": {"compute": {"visits": 0}}}, ["measure.compute.visits", "0"]),
     ({"measure": {"compute": {"backend": "tpu"}}}, ["measure.compute.backend", "fbgemm_cpu", "tpu"]),
     ({"measure": {"comm": {"backend": "mpi"}}}, ["measure.comm.backend", "gloo", "mpi"]),
-    ({"train": {"compute": {"distillation": "deep"}}}, ["train.compute.distillation", "none", "smc2", "deep"]),
+    ({"train": {"compute": {"distillation": "smc2"}}}, ["train.compute.distillation", "smc2"]),
     ({"train": {"comm": {"test_share": 0.9}}}, ["train.comm.test_share", "0.9"]),
     ({"search": {"neuroshard": {"beam_width": -1}}}, ["search.neuroshard.beam_width", "-1"]),
     ({"search": {"neuroshard": {"max_cap_ratio": 0.5}}}, ["search.neuroshard.max_cap_ratio", "0.5"]),

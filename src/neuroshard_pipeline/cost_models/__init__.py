@@ -15,7 +15,7 @@ Modules for training:
 
 - `params`: parameters; `measured`: measured samples, their split and held-out predictions; `metrics`: accuracy
 - `compute_training`, `comm_training`: from frames to a trained model
-- `fitting`: the training loop; `initial_weights`: where it starts; `distillation`: an optional loss for it
+- `fitting`: the training loop; `initial_weights`: where it starts
 - `calibration`: prediction intervals; `group_accuracy`: accuracy of the compute cost model by group of samples
 - `reduction_fitting`: from measured reductions to `reductions`; `modelled_step`: a step cost model from formulas
 """

@@ -75,12 +75,12 @@ def train_comm_model(
     started = time.perf_counter()
     data = comm_data(samples_frame, costs_frame)
     split = split_samples(data.sample_ids, params.validation_share, params.test_share, params.seed)
-    model, fits = fit_comm(data, split, params, provenance)
+    model, _ = fit_comm(data, split, params, provenance)
     held_out = comm_held_out(model, data.take(split.test))
     seconds = time.perf_counter() - started
     metrics = metrics_of(held_out, provenance.get("noise_floor"), _PARTS)
-    for name, direction in _PARTS.items():
-        summary = training_summary(split, fits[direction].epochs, data.left_out, seconds)
+    for name in _PARTS:
+        summary = training_summary(split, params.epochs, data.left_out, seconds)
         metrics[name] |= {**summary, "world_sizes": list(model.world_sizes)}
     return model, metrics, held_out
 

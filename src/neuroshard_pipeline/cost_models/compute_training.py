@@ -17,7 +17,6 @@ from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.cost_models.calibration import Predictions, calibrate
 from neuroshard_pipeline.cost_models.compute import ComputeCostModel, embed, price
 from neuroshard_pipeline.cost_models.compute_features import segment_sums, shard_features
-from neuroshard_pipeline.cost_models.distillation import SelfDistillation
 from neuroshard_pipeline.cost_models.fitting import FeatureRows, Fit, Loss, fit, joined, relative_loss
 from neuroshard_pipeline.cost_models.initial_weights import compute_weights
 from neuroshard_pipeline.cost_models.measured import (
@@ -97,9 +96,9 @@ def train_compute_model(
     started = time.perf_counter()
     data = compute_data(samples_frame, pool_frame, costs_frame, settings_frame)
     split = split_samples(data.sample_ids, params.validation_share, params.test_share, params.seed)
-    model, fitted = fit_compute(data, split, params, provenance, executor)
+    model, _ = fit_compute(data, split, params, provenance, executor)
     held_out = compute_held_out(model, data.take(split.test))
-    summary = training_summary(split, fitted.epochs, data.left_out, time.perf_counter() - started)
+    summary = training_summary(split, params.epochs, data.left_out, time.perf_counter() - started)
     metrics = metrics_of(held_out, provenance.get("noise_floor"), _PARTS)
     return model, {name: {**figures, **summary} for name, figures in metrics.items()}, held_out
 
@@ -120,18 +119,14 @@ def fit_compute(
         split: the samples of each part.
         params: sizes of the network, and schedule of the training.
         provenance: JSON values to store with the model.
-        executor: workers among which the members are divided; None to fit all of them in this process. Members are not
-            divided with self-distillation, which stores one array of soft targets for all of them, or with a `patience`
-            below `epochs`, because early stopping waits for all. The model is the same for any number of workers.
+        executor: workers among which the members are divided; None to fit all of them in this process. The model is
+            the same for any number of workers.
 
     Raises:
         CostModelError: the loss is not a finite number, or a worker could not fit its members.
     """
     fit_members = _MemberFit(data, split, params)
-    if executor is None or params.distillation != "none" or params.patience < params.epochs:
-        fitted = fit_members(range(params.members))
-    else:
-        fitted = joined(_fits_of_workers(fit_members, executor))
+    fitted = fit_members(range(params.members)) if executor is None else joined(_fits_of_workers(fit_members, executor))
     rows, context = _feature_rows(data, split)
     trained_on = compute_range(data.take(split.training).samples)
     stored = {**provenance, "training": params.model_dump(), TRAINING_RANGE: trained_on}
@@ -149,8 +144,8 @@ def fit_compute(
 class _MemberFit:
     """Fits some members of the ensemble; calling it with their numbers returns their fit.
 
-    Initial weights and batches are drawn as for all members. Without early stopping, the fit of a member therefore does
-    not depend on which others are fitted with it. Self-distillation needs all members in one call.
+    Initial weights and batches are drawn as for all members. The fit of a member therefore does not depend on which
+    others are fitted with it.
     """
 
     data: ComputeData
@@ -165,8 +160,7 @@ class _MemberFit:
         first = compute_weights(training_work, data.costs_ms[split.training], context.shape[1], params, generator)
         own = {name: value[list(members)] for name, value in first.items()}
         costs = torch.tensor(data.costs_ms, dtype=torch.float32)
-        loss, training_loss = _losses(rows, costs, params, generator)
-        return fit(own, loss, split, params, generator, "compute cost model", training_loss)
+        return fit(own, _loss(rows, costs, params), split, params, generator, "compute cost model")
 
 
 def _feature_rows(data: ComputeData, split: Split) -> tuple[FeatureRows, FloatArray]:
@@ -189,35 +183,25 @@ def _index(outcome: Outcome[Fit]) -> int:
     return outcome.index
 
 
-def _losses(
-    rows: FeatureRows, costs: Tensor, params: ComputeTrainParams, generator: torch.Generator
-) -> tuple[Loss, Loss | None]:
-    """The loss without distillation, and the loss with self-distillation (None if `params` do not select it)."""
+def _loss(rows: FeatureRows, costs: Tensor, params: ComputeTrainParams) -> Loss:
+    """(E,) sum of the relative losses of forward, backward and their total, which is what searches compare."""
 
-    def predict(weights: dict[str, Tensor], samples: IntArray, noise: float = 0.0) -> Tensor:
-        """Predicted ms (E, n, D) of n samples. The standardised context gets noise of standard deviation `noise`."""
+    def predict(weights: dict[str, Tensor], samples: IntArray) -> Tensor:
+        """Predicted ms (E, n, D) of n samples."""
         _, work, context = rows.of(samples)
-        if noise:
-            context = context + noise * torch.randn(context.shape, generator=generator)
         embeddings = embed(torch, weights, work, context)  # (E, S, C)
         owner = torch.from_numpy(np.repeat(np.arange(len(samples)), rows.counts[samples]))
         sums = torch.zeros(embeddings.shape[0], len(samples), embeddings.shape[2]).index_add(1, owner, embeddings)
         return price(torch, weights, sums)
 
-    def error(predicted: Tensor, target: Tensor) -> Tensor:
-        """(E,) sum of the relative losses of forward, backward and their total, which is what searches compare."""
-        target = target.expand_as(predicted)
+    def loss(weights: dict[str, Tensor], samples: IntArray) -> Tensor:
+        predicted = predict(weights, samples)
+        target = costs[samples].expand_as(predicted)
         parts = relative_loss(predicted, target, params.small_error).sum(dim=-1)
         total = relative_loss(predicted.sum(dim=-1), target.sum(dim=-1), params.small_error)
         return (parts + total).mean(dim=1)
 
-    def loss(weights: dict[str, Tensor], samples: IntArray) -> Tensor:
-        return error(predict(weights, samples), costs[samples])
-
-    if params.distillation == "none":
-        return loss, None
-    settings = params.members, params.distillation_weight, params.view_noise
-    return loss, SelfDistillation(predict, error, costs, *settings)
+    return loss
 
 
 def compute_held_out(model: ComputeCostModel, data: ComputeData) -> pd.DataFrame:

@@ -36,33 +36,22 @@ class Fit:
     Attributes:
         weights: weights of every member at its best epoch, float64.
         best_epoch: best epoch of every member.
-        epochs: number of passes over the training samples.
     """
 
     weights: dict[str, FloatArray]
     best_epoch: list[int]
-    epochs: int
 
 
-def fit(
-    weights: Weights,
-    loss: Loss,
-    split: Split,
-    params: FitParams,
-    generator: torch.Generator,
-    title: str,
-    training_loss: Loss | None = None,
-) -> Fit:
+def fit(weights: Weights, loss: Loss, split: Split, params: FitParams, generator: torch.Generator, title: str) -> Fit:
     """Fit all members of an ensemble together; keep each member's weights at its lowest validation loss.
 
     Args:
         weights: initial weights, members first.
-        loss: loss on the validation samples, which selects the best epoch.
+        loss: the loss that training minimises; that of the validation samples selects the best epoch.
         split: training and validation samples.
-        params: batch size, learning rate, weight decay, number of epochs and early stopping.
+        params: batch size, learning rate, weight decay and number of epochs.
         generator: shuffles the training samples in every epoch.
         title: name of the model in the progress bar and in errors.
-        training_loss: loss that training minimises; None to minimise `loss`.
 
     Raises:
         CostModelError: a member has no finite validation loss in any epoch.
@@ -74,17 +63,15 @@ def fit(
         for batch in _batches(split.training, params.batch_samples, generator):
             optimizer.zero_grad()
             # Members share no weights, so the sum gives each member the gradient of its loss.
-            (training_loss or loss)(learned, batch).sum().backward()
+            loss(learned, batch).sum().backward()
             optimizer.step()
             schedule.step()
         with torch.no_grad():
             best.update(epoch, learned, loss(learned, split.validation))
         bar.set_postfix(validation=f"{min(best.loss):.4f}")
-        if epoch - max(best.epoch) >= params.patience:
-            break
     if not np.all(np.isfinite(best.loss)):
         raise CostModelError(f"{title}: the loss is not a number; lower learning_rate (now {params.learning_rate})")
-    return Fit(best.arrays(), best.epoch, epoch + 1)
+    return Fit(best.arrays(), best.epoch)
 
 
 def joined(fits: Sequence[Fit]) -> Fit:
@@ -92,7 +79,6 @@ def joined(fits: Sequence[Fit]) -> Fit:
     return Fit(
         {name: np.concatenate([part.weights[name] for part in fits]) for name in fits[0].weights},
         [epoch for part in fits for epoch in part.best_epoch],
-        max(part.epochs for part in fits),
     )
 
 

@@ -1,7 +1,5 @@
 """Parameters of training: one flat, frozen type per model; values are in conf/<env>/parameters*.yml."""
 
-from typing import Literal
-
 from pydantic import Field
 
 from neuroshard_pipeline.parameters import Parameters
@@ -13,8 +11,7 @@ class FitParams(Parameters):
     Attributes:
         members: number of networks in the ensemble; the prediction is the mean of theirs.
         hidden: width of the two hidden layers.
-        epochs: maximum number of passes over the training samples.
-        patience: training stops after this many consecutive epochs in which no member has a new lowest validation loss.
+        epochs: number of passes over the training samples.
         batch_samples: number of samples per optimizer step.
         learning_rate: peak of the one-cycle schedule.
         weight_decay: decay of weight matrices (AdamW), per unit of learning rate.
@@ -28,7 +25,6 @@ class FitParams(Parameters):
     members: int = Field(ge=1, le=64)
     hidden: int = Field(ge=4, le=1024)
     epochs: int = Field(ge=1)
-    patience: int = Field(ge=1)
     batch_samples: int = Field(ge=1)
     learning_rate: float = Field(gt=0, lt=1)
     weight_decay: float = Field(ge=0)
@@ -44,17 +40,10 @@ class ComputeTrainParams(FitParams):
     Attributes:
         gates: number of gated parts of the cost per direction; each is multiplied by the opening (0 to 1) of its gate.
         pressures: number of pressures, the quantities that open the gates; each is a sum over the shards of a rank.
-        distillation: `none`, or `smc2` for self-distillation with consistency regularisation (module `distillation`).
-        distillation_weight: share of the soft targets in the loss.
-        view_noise: with `smc2`, standard deviation of the noise that its second channel adds to the standardised
-            context features.
     """
 
     gates: int = Field(ge=1, le=8)
     pressures: int = Field(ge=1, le=16)
-    distillation: Literal["none", "smc2"]
-    distillation_weight: float = Field(ge=0, lt=1)
-    view_noise: float = Field(ge=0, le=10)
 
 
 class CommTrainParams(FitParams):

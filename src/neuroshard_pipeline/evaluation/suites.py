@@ -56,6 +56,16 @@ def draw_suites(settings: SuiteSettings, models: Models) -> pd.DataFrame:
         TableFileError: a file of tables or tasks cannot be used.
     """
     pool = _renamed(tables_from_frame(base_pool(settings.pool)))
+    makers = _makers(pool, settings)
+    drawn = [(name, makers[name]()) for name in settings.suites.names]
+    drawn += [(name, _of_user(name, path)) for name, path in settings.suites.user.items()]
+    tasks = pd.concat([_frame(name, own, settings.suites, models) for name, own in drawn], ignore_index=True)
+    _check_unique(tasks)
+    return tasks
+
+
+def _makers(pool: Sequence[Table], settings: SuiteSettings) -> dict[str, Callable[[], Iterable[GroupedTask]]]:
+    """Functions that draw the tasks of each of `SUITES`."""
     makers: dict[str, Callable[[], Iterable[GroupedTask]]] = {
         "paper_4": lambda: _paper(pool, settings, 4),
         "paper_8": lambda: _paper(pool, settings, 8),
@@ -77,11 +87,7 @@ def draw_suites(settings: SuiteSettings, models: Models) -> pd.DataFrame:
     }
     for name, (count, ranks, draw) in cycled.items():
         makers[name] = partial(_cycled, name, count, list(ranks), partial(draw, pool, settings))
-    drawn = [(name, makers[name]()) for name in settings.suites.names]
-    drawn += [(name, _of_user(name, path)) for name, path in settings.suites.user.items()]
-    tasks = pd.concat([_frame(name, own, settings.suites, models) for name, own in drawn], ignore_index=True)
-    _check_unique(tasks)
-    return tasks
+    return makers
 
 
 def suite_of_tasks(tasks: pd.DataFrame) -> pd.DataFrame:

@@ -12,9 +12,7 @@ Start with `campaign`. The other files follow in the order in which a reader mee
     failures        logs failed samples, and stops a campaign whose first samples all fail
     pools           the teams of worker processes that measure chunks
     time_budget     which rounds of visits a slow machine still starts
-    preparation     draws ids before the first visit, and logs the plan of a campaign on a GPU
     id_files        drawn ids in files
-    device_memory   the GPU memory that a campaign needs
     compute_bench   one worker that times FBGEMM lookups on the CPU
     cuda_bench      the same on a GPU
     lookup_bench    what both benches have in common

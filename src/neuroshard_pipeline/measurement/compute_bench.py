@@ -9,7 +9,7 @@ import torch
 
 from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.measurement.cuda import needs_cuda
-from neuroshard_pipeline.measurement.cuda_bench import FbgemmCudaBench, require_room
+from neuroshard_pipeline.measurement.cuda_bench import FbgemmCudaBench
 from neuroshard_pipeline.measurement.hardware import require_same_machine
 from neuroshard_pipeline.measurement.lookup_bench import LookupBench
 from neuroshard_pipeline.measurement.params import ComputeMeasureParams
@@ -74,7 +74,7 @@ def set_up_worker(
         machine: fingerprint of the host that runs the campaign; on a cluster, the worker's host must have the same one.
 
     Raises:
-        MeasurementError: the host differs, the GPU has too little memory, or the bench cannot be built.
+        MeasurementError: the host differs, or the bench cannot be built.
     """
     on_cluster = params.engine == "ray"
     if on_cluster:
@@ -84,8 +84,6 @@ def set_up_worker(
         gpu = worker
     if not needs_cuda(params.backend):  # a GPU worker has several threads, which need several cores
         settle_on_free_core() if on_cluster else settle_on_core(worker)
-    if needs_cuda(params.backend):
-        require_room(samples, params, gpu)
     bench = make_bench(params, seed, gpu)
     gc.freeze()  # objects that live as long as the worker need not be collected between chunks
     return lambda indices: bench.measure([samples[index] for index in indices])

@@ -1,15 +1,18 @@
 """Times FBGEMM's fused lookup on a CUDA device with CUDA events."""
 
-from collections.abc import Iterable
 from typing import Any, final
 
 import torch
 
 from neuroshard_pipeline.measurement.cuda import require_devices
-from neuroshard_pipeline.measurement.device_memory import FLUSH_BYTES, KEPT_IDS_SHARE, memory_need, require_memory
 from neuroshard_pipeline.measurement.lookup_bench import LookupBench
 from neuroshard_pipeline.measurement.params import ComputeMeasureParams
 from neuroshard_pipeline.tables.samples import ComputeSample
+
+#: Bytes of the buffer whose reading replaces the content of the L2 cache: four times the largest one (B200: 126 MB).
+FLUSH_BYTES = 2**29
+#: Share of the GPU's memory for ids that are kept between visits. All other ids are read from files or drawn again.
+KEPT_IDS_SHARE = 1 / 16
 
 
 @final
@@ -64,15 +67,3 @@ class FbgemmCudaBench(LookupBench):
         if cold:
             torch.sum(self._other_data, dim=0, out=self._sum)
         torch.cuda.synchronize(self._device)
-
-
-def require_room(samples: Iterable[ComputeSample], params: ComputeMeasureParams, index: int) -> None:
-    """Refuse a campaign for which GPU `index` has too little free memory.
-
-    Raises:
-        MeasurementError: see `device_memory.require_memory`; or there are too few GPUs for all workers.
-    """
-    require_devices(params.backend, max(params.workers, index + 1))
-    free_bytes, device_bytes = torch.cuda.mem_get_info(index)
-    name = f"GPU {index} ({torch.cuda.get_device_name(index)})"
-    require_memory(memory_need(samples, params, device_bytes), free_bytes, name)

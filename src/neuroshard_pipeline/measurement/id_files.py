@@ -1,7 +1,7 @@
 """Drawn ids in files, so that a campaign draws the ids of a table once and not for every measurement.
 
 At full scale, the pool of 856 tables has 890 million ids per batch of 65,536 samples. A GPU of 80 GB keeps only a part
-of them (`device_memory.KEPT_IDS_SHARE`). To draw all of them takes three minutes: a busy core of a small virtual
+of them (`cuda_bench.KEPT_IDS_SHARE`). To draw all of them takes three minutes: a busy core of a small virtual
 machine draws 5 million per second.
 
 A file holds the offsets (B + 1,) and then the indices (N,) of one table for one batch of B samples with N ids, as in

@@ -16,7 +16,6 @@ import torch
 
 from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.errors import MeasurementError
-from neuroshard_pipeline.measurement.device_memory import FLOATS_PER_STATE
 from neuroshard_pipeline.measurement.id_files import Batch, files_of
 from neuroshard_pipeline.measurement.params import ComputeMeasureParams
 from neuroshard_pipeline.measurement.timing import Timing
@@ -32,6 +31,9 @@ _YOUNG_GENERATIONS = 1
 #: Duration of the untimed visits at the start of a chunk. Without them, a worker that has just waited for its next
 #: chunk overestimates the first sample by 5 %; the effect is gone by the tenth sample.
 SETTLING_S = 0.02
+#: Floats of weights per float of optimizer state: a row has one state and at least four 16-bit weights (two floats).
+#: States and weights of a sample lie at the same relative position in their arenas, so both are equally cold in caches.
+FLOATS_PER_STATE = 2
 #: Weights start at a multiple of this many floats, which is a cache line.
 ALIGNMENT_FLOATS = 16
 

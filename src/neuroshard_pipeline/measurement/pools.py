@@ -11,12 +11,13 @@ from functools import partial
 
 import pandas as pd
 
+from neuroshard_pipeline.host import usable_cores
 from neuroshard_pipeline.measurement.chunks import AnySample, Chunk
 from neuroshard_pipeline.measurement.costs import make_record
 from neuroshard_pipeline.measurement.cuda import needs_cuda
 from neuroshard_pipeline.measurement.hardware import fingerprint
+from neuroshard_pipeline.measurement.id_files import batches_of, files_of
 from neuroshard_pipeline.measurement.params import CommMeasureParams, ComputeMeasureParams
-from neuroshard_pipeline.measurement.preparation import prepare
 from neuroshard_pipeline.measurement.time_budget import TimeBudget
 from neuroshard_pipeline.measurement.timing import Timing
 from neuroshard_pipeline.tables.samples import CollectiveSample, ComputeSample
@@ -119,7 +120,8 @@ def compute_pool(samples: Sequence[ComputeSample], params: ComputeMeasureParams,
 
     def open_teams() -> dict[int, list[Team]]:
         machine = fingerprint(params.backend)
-        prepare(samples, params, seed, machine)
+        # Ids are drawn here, on all cores, because a chunk has a time limit, and a GPU would wait for them.
+        files_of(params, seed).draw_missing(batches_of(samples), len(usable_cores()))
 
         def arguments(worker: int) -> tuple[object, ...]:
             return worker, samples, params, seed, machine

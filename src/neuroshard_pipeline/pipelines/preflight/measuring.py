@@ -7,7 +7,6 @@ from importlib.metadata import PackageNotFoundError, version
 from neuroshard_pipeline.host import available_memory_bytes
 from neuroshard_pipeline.measurement import CommMeasureParams, ComputeMeasureParams
 from neuroshard_pipeline.measurement.cuda import ALTERNATIVES
-from neuroshard_pipeline.measurement.device_memory import memory_need
 from neuroshard_pipeline.pipelines.preflight.run import PlannedRun, Problems
 
 #: Maps the name of a field to the name of a parameter, such as `backend` to `measure.compute.backend`.
@@ -37,8 +36,7 @@ def compute_problems(run: PlannedRun, named: Named, params: ComputeMeasureParams
         yield from extra_problems("cluster", run.setting(named("engine"), "ray"))
     workers = params.workers if params.engine == "local" else 1
     if on_gpu:
-        # The workers check the memory again, with the ids and outputs of the samples, which are not drawn yet.
-        yield from _gpu_problems(backend, params.backend, workers, memory_need((), params, 0).total)
+        yield from gpu_problems(backend, params.backend, workers, params.arena_bytes)
     else:
         yield from _memory_problems(arena, f"all arenas (workers: {workers})", workers * params.arena_bytes)
     if sample_bytes > params.arena_bytes:
@@ -63,15 +61,10 @@ def comm_problems(run: PlannedRun, named: Named, params: CommMeasureParams, worl
     ranks = max((size if local is None else min(size, local) for size in world_sizes), default=1)
     needed = 2 * params.buffer_bytes
     if params.backend == "nccl":
-        yield from _gpu_problems(backend, params.backend, ranks, needed)
+        yield from gpu_problems(backend, params.backend, ranks, needed)
     else:
         buffers = run.setting(named("buffer_bytes"), params.buffer_bytes)
         yield from _memory_problems(buffers, f"all buffers (ranks: {ranks})", ranks * needed)
-
-
-def gpu_problems(setting: str, backend: str, number: int) -> Problems:
-    """Problems of a program that needs `number` GPUs, one per process."""
-    yield from _gpu_problems(setting, backend, number, 0)
 
 
 def extra_problems(extra: str, needed_by: str) -> Problems:
@@ -80,7 +73,8 @@ def extra_problems(extra: str, needed_by: str) -> Problems:
         yield f"{needed_by} needs {EXTRAS[extra]}, which is missing; install the extra [{extra}] as the docs describe"
 
 
-def _gpu_problems(setting: str, backend: str, number: int, needed_bytes: int) -> Problems:
+def gpu_problems(setting: str, backend: str, number: int, needed_bytes: int = 0) -> Problems:
+    """Problems of a program that needs `number` GPUs, one per process, each with some memory."""
     import torch
 
     if not torch.cuda.is_available():
