@@ -31,9 +31,8 @@ _YOUNG_GENERATIONS = 1
 #: Duration of the untimed visits at the start of a chunk. Without them, a worker that has just waited for its next
 #: chunk overestimates the first sample by 5 %; the effect is gone by the tenth sample.
 SETTLING_S = 0.02
-#: Floats of weights per float of optimizer state: a row has one state and at least four 16-bit weights (two floats).
-#: States and weights of a sample lie at the same relative position in their arenas, so both are equally cold in caches.
-FLOATS_PER_STATE = 2
+#: Floats of weights per float of state, as a row of four 16-bit weights has; states lie where the weights lie.
+_FLOATS_PER_STATE = 2
 #: Weights start at a multiple of this many floats, which is a cache line.
 ALIGNMENT_FLOATS = 16
 
@@ -166,8 +165,8 @@ class LookupBench(ABC):
         if sample.optimizer == "sgd":
             return {"weights": weights}
         if not self._states.numel():
-            self._states = torch.zeros(self._weights.numel() // FLOATS_PER_STATE, device=self._device)
-        first = at // FLOATS_PER_STATE
+            self._states = torch.zeros(self._weights.numel() // _FLOATS_PER_STATE, device=self._device)
+        first = at // _FLOATS_PER_STATE
         rows = sum(shard.table.num_embeddings for shard in sample.shards)
         return {"weights": weights, "momentum1": self._states[first : first + rows]}
 
