@@ -4,19 +4,17 @@ import warnings
 
 from kedro.pipeline import Pipeline
 
-from neuroshard_pipeline.pipelines import (
-    augment,
-    benchmark,
-    measure,
-    plan,
-    replan,
-    report,
-    search,
-    train,
-    train_check,
-    train_policies,
-    truth,
-)
+from neuroshard_pipeline.pipelines.augment import pipeline as augment
+from neuroshard_pipeline.pipelines.benchmark import pipeline as benchmark
+from neuroshard_pipeline.pipelines.measure import pipeline as measure
+from neuroshard_pipeline.pipelines.plan import pipeline as plan
+from neuroshard_pipeline.pipelines.replan import pipeline as replan
+from neuroshard_pipeline.pipelines.report import pipeline as report
+from neuroshard_pipeline.pipelines.search import pipeline as search
+from neuroshard_pipeline.pipelines.train import pipeline as train
+from neuroshard_pipeline.pipelines.train_check import pipeline as train_check
+from neuroshard_pipeline.pipelines.train_policies import pipeline as train_policies
+from neuroshard_pipeline.pipelines.truth import pipeline as truth
 
 
 def register_pipelines() -> dict[str, Pipeline]:

@@ -61,11 +61,12 @@ def build_plans(rng, tasks):
             if sharder == "neuroshard":
                 name, _, dim = shards.pop(0)
                 shards += [(name, 0, dim // 2), (name, dim // 2, dim // 2)]
-            ranks = (
-                rng.integers(0, world_size, len(shards)) if sharder == "random" else np.arange(len(shards)) % world_size
-            )
+            is_random = sharder == "random"
+            ranks = rng.integers(0, world_size, len(shards)) if is_random else np.arange(len(shards)) % world_size
             rows += [(task_id, sharder, *shard, int(rank)) for shard, rank in zip(shards, ranks, strict=True)]
-    return pd.DataFrame(rows, columns=["task_id", "sharder", "table", "column_offset", "embedding_dim", "rank"])
+    plans = pd.DataFrame(rows, columns=["task_id", "sharder", "table", "column_offset", "embedding_dim", "rank"])
+    heights = tasks[["task_id", "table", "num_embeddings"]].rename(columns={"num_embeddings": "num_rows"})
+    return plans.merge(heights, on=["task_id", "table"], how="left").assign(sharding_type="column_wise", row_offset=0)
 
 
 def build_plan_costs(rng):
@@ -237,8 +238,7 @@ def whole_steps(inputs):
         costs[f"{kind}_reduction_ms"] = (0.1 if kind == "predicted" else 0.11) * is_ours.where(is_ours)
     costs = with_steps(costs)
     rows = inputs.sharding_tasks[["task_id", "table", "num_embeddings", "world_size"]]
-    plans = inputs.plans.assign(sharding_type="column_wise", row_offset=0).merge(rows, on=["task_id", "table"])
-    plans = plans.assign(num_rows=plans["num_embeddings"])
+    plans = inputs.plans.merge(rows, on=["task_id", "table"])
     frames = [plans[plans["sharder"] != "neuroshard"]]
     for _, own in plans[plans["sharder"] == "neuroshard"].groupby("task_id", sort=False):
         fewest, most = (own["table"].loc[pick(own["num_embeddings"])] for pick in (pd.Series.idxmin, pd.Series.idxmax))

@@ -214,20 +214,7 @@ class PublicSuiteParams(Parameters):
 
 @dataclass(frozen=True)
 class SuiteSettings:
-    """All parameters of the suites. Each attribute holds the parameters of the same name.
-
-    Attributes:
-        suites: the suites and their sizes.
-        pool: the pool that tables of tasks are drawn from.
-        paper: tasks of the suites `paper_4` and `paper_8`.
-        tight: tasks of the suite `tight`.
-        scale: tasks of the suite `scale`.
-        public: tasks of the suites `criteo` and `hugectr_t510`.
-        giant_narrow: tasks of the suite `giant_narrow`.
-        many_tiny: tasks of the suite `many_tiny`.
-        several_hosts: tasks of the suite `several_hosts`.
-        memory: what counts against the memory of a rank.
-    """
+    """All parameters of the suites: each attribute holds those of the suite of its name, or of the whole benchmark."""
 
     suites: SuiteParams
     pool: PoolParams

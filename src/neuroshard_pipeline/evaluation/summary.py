@@ -10,7 +10,7 @@ from neuroshard_pipeline.cost_models.metrics import kendall_tau
 from neuroshard_pipeline.evaluation.comparison import Basis, Bootstrap, Comparison
 from neuroshard_pipeline.evaluation.prediction_errors import prediction_errors
 from neuroshard_pipeline.evaluation.steps import resolution
-from neuroshard_pipeline.evaluation.totals import COST_COLUMNS, basis_of, cost_table, plan_totals
+from neuroshard_pipeline.evaluation.totals import COST_COLUMNS, basis_of, cost_table, number, plan_totals
 
 #: With this many resamples the ends of an interval are accurate to a twentieth of its width.
 _BOOTSTRAP = Bootstrap(confidence=0.95, resamples=2000, seed=0)
@@ -70,7 +70,7 @@ def _means_of(name: str, tables: Mapping[Basis, pd.DataFrame], common: pd.Index 
         kind: np.nan if common is None else table[name].reindex(common).mean(skipna=False)
         for kind, table in tables.items()
     }
-    return {f"mean_{kind}_step_ms": _number(float(mean)) for kind, mean in means.items()}
+    return {f"mean_{kind}_step_ms": number(float(mean)) for kind, mean in means.items()}
 
 
 def _compared(table: pd.DataFrame, names: Sequence[str]) -> list[str]:
@@ -96,14 +96,10 @@ def _agreement(totals: pd.DataFrame) -> dict[str, Any]:
     ]
     return {
         "plans": len(known),
-        "median_ratio": _number(ratio.median()),
-        "median_error": _number((ratio - 1.0).abs().median()),
-        "tau": _number(float(np.mean([tau for tau in taus if np.isfinite(tau)] or [np.nan]))),
+        "median_ratio": number(ratio.median()),
+        "median_error": number((ratio - 1.0).abs().median()),
+        "tau": number(float(np.mean([tau for tau in taus if np.isfinite(tau)] or [np.nan]))),
     }
-
-
-def _number(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
 
 
 def _attempts_of(attempts: pd.DataFrame) -> dict[str, Any]:

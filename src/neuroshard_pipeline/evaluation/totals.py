@@ -114,3 +114,8 @@ def cost_table(costs: pd.DataFrame, sharders: Sequence[str], column: str) -> pd.
     """
     wide = costs.pivot_table(index="task_id", columns="sharder", values=column, sort=False)
     return wide.reindex(columns=list(sharders))
+
+
+def number(value: float) -> float | None:
+    """The value for JSON, None unless it is finite."""
+    return float(value) if np.isfinite(value) else None

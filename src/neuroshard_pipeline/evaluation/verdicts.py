@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from pydantic import Field
 
 from neuroshard_pipeline.evaluation.comparison import OURS, Bootstrap, Comparison
 from neuroshard_pipeline.evaluation.suites import SUITE_COLUMNS, suite_of_tasks
-from neuroshard_pipeline.evaluation.totals import COST_COLUMNS, basis_of, cost_table, plan_totals
+from neuroshard_pipeline.evaluation.totals import COST_COLUMNS, basis_of, cost_table, number, plan_totals
 from neuroshard_pipeline.parameters import Parameters
 
 _KEYS = ["task_id", "sharder"]
@@ -42,11 +41,6 @@ class VerdictParams(Parameters):
 
 def task_costs(tasks: pd.DataFrame, attempts: pd.DataFrame, plan_costs: pd.DataFrame) -> pd.DataFrame:
     """`benchmark.task_costs`: one row per task and sharder with means over the seeds.
-
-    Args:
-        tasks: `benchmark.tasks`.
-        attempts: `benchmark.attempts`.
-        plan_costs: `benchmark.plan_costs`.
 
     Returns:
         `suite, group, is_measured, task_id, sharder`; `seeds`, the number tried; `seeds_solved`, the number with which
@@ -175,8 +169,8 @@ def _sharder_facts(costs: pd.DataFrame, name: str, common: pd.DataFrame, compari
         "tried": len(own),
         "seeds": int(own["seeds"].max()),
         "measured_seeds": int(own["measured_seeds"].max()),
-        "seconds": _number(own["seconds"].mean()),
-        "max_seconds": _number(own["seconds"].max()),
+        "seconds": number(own["seconds"].mean()),
+        "max_seconds": number(own["seconds"].max()),
     }
     if name not in common.columns or common.empty:
         return facts | dict.fromkeys(("cost_ms", "relative", *_MEANS))
@@ -185,9 +179,9 @@ def _sharder_facts(costs: pd.DataFrame, name: str, common: pd.DataFrame, compari
         relative |= {"low": None, "high": None}
     here = own.loc[common.index]
     return facts | {
-        "cost_ms": _number(common[name].mean()),
+        "cost_ms": number(common[name].mean()),
         "relative": relative,
-        **{name: _number(here[name].mean()) for name in _MEANS},
+        **{name: number(here[name].mean()) for name in _MEANS},
     }
 
 
@@ -201,10 +195,6 @@ def _groups(costs: pd.DataFrame, common: pd.DataFrame) -> dict[str, dict[str, An
             "tasks": int(own["task_id"].nunique()),
             "common_tasks": len(shared),
             "solved": {str(name): int(count) for name, count in solved.items()},
-            "cost_ms": {str(name): _number(shared[name].mean()) for name in shared.columns},
+            "cost_ms": {str(name): number(shared[name].mean()) for name in shared.columns},
         }
     return groups
-
-
-def _number(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None

@@ -134,11 +134,6 @@ def missing_rounds(sample: AnySample, params: AnyParams, measured: Set[int]) -> 
 
     A visit of an earlier run counts even if its round is not one of `rounds_of`, because an earlier run may
     have had another number of visits. Of the rounds that have not visited the sample, the last ones are returned.
-
-    Args:
-        sample: the sample.
-        params: parameters of the campaign.
-        measured: numbers of the rounds that have visited the sample.
     """
     rounds = rounds_of(sample, params)
     number = max(len(rounds) - len(measured), 0)
@@ -146,11 +141,7 @@ def missing_rounds(sample: AnySample, params: AnyParams, measured: Set[int]) -> 
 
 
 def measured_visits(records: Mapping[str, pd.DataFrame]) -> set[Visit]:
-    """The visits in `records` that need no other attempt: no rank failed, or every failure is permanent.
-
-    Args:
-        records: key of a chunk → record.
-    """
+    """The visits in `records` that need no other attempt: no rank failed, or every failure is permanent."""
     found = set()
     for key, frame in records.items():
         number = int(key.split("/")[1].removeprefix("visit-"))

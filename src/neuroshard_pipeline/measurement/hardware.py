@@ -56,10 +56,6 @@ def fingerprint(backend: str) -> dict[str, object]:
 def require_same_machine(backend: str, machine: Mapping[str, object]) -> None:
     """Refuse to measure on a host that differs from the host that runs the campaign.
 
-    Args:
-        backend: backend of the campaign.
-        machine: `fingerprint` of the host that runs the campaign.
-
     Raises:
         MeasurementError: the hosts differ; the message names every difference.
     """
@@ -129,12 +125,7 @@ def last_level_cache_bytes(folder: Path = _CACHES) -> int | None:
 
 
 def cache_too_large(params: ComputeMeasureParams, cache_bytes: int | None) -> str | None:
-    """A warning if the arena is too small for the cache treatment `cold_rows`, otherwise None.
-
-    Args:
-        params: parameters of a compute campaign.
-        cache_bytes: size of the processor's cache (`last_level_cache_bytes`).
-    """
+    """A warning if the arena is too small for the cache treatment `cold_rows`, otherwise None."""
     cold = params.backend == "fbgemm_cpu" and params.cache_treatment == "cold_rows"
     if not cold or cache_bytes is None or params.arena_bytes >= _COLD_ARENA * cache_bytes:
         return None

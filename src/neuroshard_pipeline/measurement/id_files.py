@@ -111,10 +111,6 @@ class IdFiles:
     def draw_missing(self, batches: Sequence[Batch], workers: int) -> None:
         """Write the files of all batches that have none; without a folder, do nothing.
 
-        Args:
-            batches: the batches.
-            workers: number of processes that draw at the same time.
-
         Raises:
             MeasurementError: the disk has too little room, or a batch cannot be drawn.
         """
@@ -158,10 +154,5 @@ def _existing(folder: Path) -> Iterator[Path]:
 
 
 def files_of(params: ComputeMeasureParams, seed: int) -> IdFiles:
-    """The files of ids that a campaign uses.
-
-    Args:
-        params: parameters of the campaign.
-        seed: seed of the ids.
-    """
+    """The files of ids that a campaign uses."""
     return IdFiles(Path(params.ids_folder) if params.ids_folder else None, seed)

@@ -33,10 +33,6 @@ def modelled_hardware(name: str) -> dict[str, object]:
 def modelled_costs(samples: Sequence[ComputeSample], name: str) -> pd.DataFrame:
     """Modelled costs of samples, in the same columns as measured costs; no sample fails.
 
-    Args:
-        samples: compute samples.
-        name: name of a modelled GPU.
-
     Raises:
         MeasurementError: no modelled GPU has that name.
     """

@@ -76,11 +76,6 @@ def measured(
 def _measured_singly(chunk: Chunk, error: str, pool: Pool) -> tuple[list[list[Timing]], set[int]]:
     """Measure every sample of a failed chunk alone, to find those that fail.
 
-    Args:
-        chunk: the chunk.
-        error: why the chunk failed.
-        pool: the teams that measure.
-
     Returns:
         The timings of each rank, and the indices of the samples that failed alone.
     """

@@ -69,10 +69,6 @@ def require_topology(params: TopologyParams | None) -> TopologyParams:
 def topology_costs(samples: Sequence[CommSample], params: NetworkParams) -> pd.DataFrame:
     """Modelled costs of every rank, in the same columns as measured costs.
 
-    Args:
-        samples: samples of any world sizes.
-        params: the cluster.
-
     Returns:
         `sample_id, rank, forward_ms, backward_ms, spread_ms, error` in the order of samples and ranks; the last two
         are null.

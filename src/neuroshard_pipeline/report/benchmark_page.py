@@ -19,13 +19,7 @@ _PLUS, _PAPER = OURS
 
 
 def render_benchmark(verdicts: Mapping[str, Any], costs: pd.DataFrame, lineage: Mapping[str, Any]) -> str:
-    """The benchmark as one self-contained HTML page.
-
-    Args:
-        verdicts: `benchmark.verdicts`.
-        costs: `benchmark.task_costs`.
-        lineage: versions of the run's inputs and outputs.
-    """
+    """The benchmark as one self-contained HTML page."""
     figures = {f"comparisons_{ours}": comparisons(verdicts, ours) for ours in OURS}
     for suite, verdict in verdicts["suites"].items():
         figures[f"profile_{suite}"] = performance_profile(suite, costs[costs["suite"] == suite], verdict["basis"])

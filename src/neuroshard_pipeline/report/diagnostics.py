@@ -44,10 +44,6 @@ def buckets(rows: pd.DataFrame, column: str, count: int) -> pd.Series:
 def calibration_rows(held_out: pd.DataFrame, count: int = 5) -> pd.DataFrame:
     """Held-out costs in buckets of predicted cost, for every model that has prediction intervals.
 
-    Args:
-        held_out: `train.held_out`.
-        count: number of buckets per model.
-
     Returns:
         One row per model and bucket: `model`; `predicted_ms`, the median of the bucket; `ratio`, the median of
         measured / predicted cost, with its quartiles `ratio_low, ratio_high`; `coverage`, the share of measurements
@@ -79,12 +75,7 @@ def _calibration_of(rows: pd.DataFrame) -> dict[str, float]:
 
 
 def worst_samples(errors: pd.DataFrame, most: int = 10) -> list[list[str]]:
-    """Lines of a table: a header, then the compute samples with the largest relative errors of any sign, worst first.
-
-    Args:
-        errors: the result of `compute_errors`.
-        most: number of samples.
-    """
+    """Lines of a table: a header, then compute samples with the largest relative errors of any sign, worst first."""
     worst = errors.reindex(errors["error"].abs().sort_values(ascending=False).index).head(most)
     decimals = decimals_for([*worst["measured_ms"], *worst["predicted_ms"]])
     lines = [["sample", "error", "measured ms", "predicted ms", "90 % interval, ms", *list(PROPERTIES.values())[1:]]]

@@ -87,14 +87,7 @@ def attempt_failures(summary: Mapping[str, Any]) -> list[list[str]]:
 def measurement_table(
     compute_costs: pd.DataFrame, comm_costs: pd.DataFrame, hardware: Mapping[str, Any]
 ) -> list[list[str]]:
-    """Header and one line per quantity, for compute and communication samples.
-
-    Args:
-        compute_costs: `measure.compute_costs`.
-        comm_costs: `measure.comm_costs`.
-        hardware: `measure.hardware`, whose noise floor is shown if it has one, as is the share of the cores that other
-            programs used meanwhile.
-    """
+    """Header and one line per quantity, for compute and communication samples."""
     floors = hardware.get("noise_floor") or {}
     shares = hardware.get("other_programs") or {}
     measured = {"compute": compute_costs, "comm": comm_costs}
@@ -161,12 +154,7 @@ def failure_messages(compute_costs: pd.DataFrame, comm_costs: pd.DataFrame, most
 
 
 def task_table(totals: pd.DataFrame, sharders: Sequence[str]) -> list[list[str]]:
-    """Header and one line per task: ranks, then every sharder's step in ms; a star marks the cheapest.
-
-    Args:
-        totals: the result of `plan_totals`.
-        sharders: the columns, in this order.
-    """
+    """Header and one line per task: ranks, then every sharder's step in ms; a star marks the cheapest."""
     column = COST_COLUMNS[basis_of(totals)]
     lines = [["task", "ranks", *sharders]]
     for task_id, plans in totals.groupby("task_id", sort=False):
@@ -181,13 +169,10 @@ def task_table(totals: pd.DataFrame, sharders: Sequence[str]) -> list[list[str]]
 def type_table(plans: pd.DataFrame) -> list[list[str]] | None:
     """Header and one line per sharder: how many tables of its plans have each sharding type.
 
-    Args:
-        plans: `search.plans`.
-
     Returns:
         None if all tables are column-wise. A table with tiers counts only under the type of its first shard.
     """
-    if "sharding_type" not in plans or (plans["sharding_type"] == "column_wise").all():
+    if (plans["sharding_type"] == "column_wise").all():
         return None
     tables = plans.groupby(["sharder", "task_id", "table"], sort=False)["sharding_type"].agg(["first", "size"])
     kind = tables["first"].mask((tables["first"] == "column_wise") & (tables["size"] == 1), "whole")

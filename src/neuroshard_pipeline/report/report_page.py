@@ -13,12 +13,7 @@ from neuroshard_pipeline.search.plan_data import TIER_COLUMN
 
 
 def render_report(inputs: ReportInputs) -> str:
-    """The report as one self-contained HTML page of about 5 MB, of which Plotly is 4.6 MB.
-
-    Args:
-        inputs: the data of the run. If no plan was measured, the page compares predicted costs and says so. The page
-            is complete even if no task has a cost of every sharder.
-    """
+    """The report as one self-contained HTML page of about 5 MB, of which Plotly is 4.6 MB."""
     return render_page("report.html", draw_figures(inputs), **_comparison(inputs), **_evidence(inputs))
 
 

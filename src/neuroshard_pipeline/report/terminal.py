@@ -30,11 +30,7 @@ def summary_table(summary: Mapping[str, Any]) -> str:
 
 
 def part_table(plan_costs: pd.DataFrame) -> str:
-    """Predicted and measured parts of a step as aligned text: means over the ranks of all measured plans.
-
-    Args:
-        plan_costs: `search.plan_costs`.
-    """
+    """Predicted and measured parts of a step as aligned text: means over the ranks of all measured plans."""
     ranks = plan_costs.dropna(subset=["measured_step_ms"])
     lines = [["part of a step, mean over plans and ranks", "predicted ms", "measured ms"]]
     for part in PARTS:

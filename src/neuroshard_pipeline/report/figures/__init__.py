@@ -1,4 +1,8 @@
-"""One function per figure: it takes datasets (`tiers_picture`: a plan) and returns a figure with title and units."""
+"""One function per figure: it takes datasets (`tiers_picture`: a plan) and returns a figure with title and units.
+
+Arguments have the names of datasets (`report.inputs.ReportInputs`). Plans, ranks and samples without a measurement, and
+models without prediction intervals, are left out of figures that need them.
+"""
 
 from neuroshard_pipeline.report.figures.accuracy import held_out_accuracy, plan_accuracy, rank_accuracy
 from neuroshard_pipeline.report.figures.benchmark import comparisons, cost_against_time, performance_profile

@@ -15,11 +15,7 @@ _PANEL_PX = 370
 
 
 def plan_accuracy(plan_costs: pd.DataFrame) -> go.Figure:
-    """Predicted against measured step, one point per plan, coloured by sharder.
-
-    Args:
-        plan_costs: `search.plan_costs`; plans without measurements are left out.
-    """
+    """Predicted against measured step, one point per plan, coloured by sharder."""
     totals = plan_totals(plan_costs)
     names = {"measured_step_ms": "measured_ms", "predicted_step_ms": "predicted_ms"}
     known = totals.dropna(subset=list(names)).rename(columns=names)

@@ -19,11 +19,6 @@ def performance_profile(suite: str, costs: pd.DataFrame, basis: str) -> go.Figur
     """Per sharder, the share of tasks that it solves within x times the cost of the cheapest plan [Dolan2002].
 
     Tasks for which no sharder has a cost are left out.
-
-    Args:
-        suite: name of the suite.
-        costs: the suite's rows of `benchmark.task_costs`.
-        basis: the costs that are compared, `measured` or `predicted`.
     """
     table = suite_costs(costs)
     relative = table.div(table.min(axis=1), axis=0)
@@ -50,12 +45,7 @@ def performance_profile(suite: str, costs: pd.DataFrame, basis: str) -> go.Figur
 
 
 def cost_against_time(suite: str, verdict: Mapping[str, Any]) -> go.Figure:
-    """One point per compared sharder: seconds per task, and mean ratio of its cost to that of the cheapest plan.
-
-    Args:
-        suite: name of the suite.
-        verdict: the suite's entry in `benchmark.verdicts`.
-    """
+    """One point per compared sharder: seconds per task, and mean ratio of its cost to that of the cheapest plan."""
     title = f"{suite}: cost of the plans against the time to find them"
     known = {name: values for name, values in verdict["sharders"].items() if values["relative"]}
     if not known:
@@ -83,12 +73,7 @@ def cost_against_time(suite: str, verdict: Mapping[str, Any]) -> go.Figure:
 
 
 def comparisons(verdicts: Mapping[str, Any], ours: str) -> go.Figure:
-    """Cost of the plans of `ours` relative to every other sharder's plans, in percent; negative means cheaper.
-
-    Args:
-        verdicts: `benchmark.verdicts`.
-        ours: one of our sharders.
-    """
+    """Cost of the plans of `ours` relative to every other sharder's plans, in percent; negative means cheaper."""
     pairs = [
         (suite, pair)
         for suite, verdict in verdicts["suites"].items()

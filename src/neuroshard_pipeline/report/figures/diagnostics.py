@@ -19,14 +19,7 @@ _PANELS = ("Measured ÷ predicted cost", "Inside the 90 % interval", "Kendall's 
 def errors_by_feature(
     held_out: pd.DataFrame, compute_samples: pd.DataFrame, table_pool: pd.DataFrame, noise_floor: float | None = None
 ) -> go.Figure:
-    """Signed error of held-out compute samples against properties of the samples, one panel per property.
-
-    Args:
-        held_out: `train.held_out`.
-        compute_samples: `augment.compute_samples`.
-        table_pool: `augment.table_pool`.
-        noise_floor: relative difference of repeated measurements, drawn as a band.
-    """
+    """Signed error of held-out compute samples against properties of the samples, one panel per property."""
     title = "Prediction error of held-out compute samples, by property of the sample"
     rows = compute_errors(held_out, compute_samples, table_pool)
     if rows.empty:
@@ -50,11 +43,7 @@ def errors_by_feature(
 
 
 def calibration(held_out: pd.DataFrame) -> go.Figure:
-    """Measured ÷ predicted cost, coverage of the prediction intervals and Kendall's τ, all against predicted cost.
-
-    Args:
-        held_out: `train.held_out`; models without prediction intervals are left out.
-    """
+    """Measured ÷ predicted cost, coverage of the prediction intervals and Kendall's τ, all against predicted cost."""
     title = "Calibration of held-out predictions, by predicted cost"
     rows = calibration_rows(held_out)
     if rows.empty:

@@ -19,22 +19,12 @@ _LIGHT, _DARK = 215, 130
 _SPLIT_COLOURS = ("#D55E00", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9")
 _LEGEND = {"whole table": ("#b4bac0", ""), "shard of a split table": (_SPLIT_COLOURS[0], "")}
 _REPLICA = {"replica": ("#b4bac0", "/")}
-#: Values for the columns of `search.plans` that files of older versions of this package lack.
-_COLUMN_WISE: dict[str, Any] = {"sharding_type": "column_wise", "row_offset": 0, "num_rows": np.nan}
 
 
 def plan_picture(
     plans: pd.DataFrame, plan_costs: pd.DataFrame, sharding_tasks: pd.DataFrame, task_id: str, before: str, after: str
 ) -> go.Figure:
-    """Two plans of one task side by side: shards, cost and memory of every rank.
-
-    Args:
-        plans: `search.plans`.
-        plan_costs: `search.plan_costs`.
-        sharding_tasks: `augment.sharding_tasks`.
-        task_id: the task.
-        before: the sharder whose plan is on the left.
-        after: the sharder whose plan is on the right.
+    """The plans of the sharders `before` (left) and `after` side by side: shards, cost and memory of every rank.
 
     Raises:
         PlanError: one of the two sharders has no plan for the task.
@@ -95,14 +85,13 @@ def _of(frame: pd.DataFrame, task_id: str, sharder: str) -> pd.DataFrame:
 
 
 def _shards_of(rows: pd.DataFrame, tables: pd.DataFrame) -> pd.DataFrame:
-    """Shards of a plan, each with the properties of its table; `num_rows` is null if the plan's file lacks it."""
-    missing = {name: value for name, value in _COLUMN_WISE.items() if name not in rows}
-    return rows.assign(**missing).merge(tables, on="table", suffixes=("", "_of_table"))
+    """Shards of a plan, each with the properties of its table."""
+    return rows.merge(tables, on="table", suffixes=("", "_of_table"))
 
 
 def _add_legend(figure: go.Figure, plans: pd.DataFrame) -> None:
     """Explain the colours of shards, and the hatching of replicas if the task's plans have any."""
-    has_replicas = "sharding_type" in plans and (plans["sharding_type"] == "data_parallel").any()
+    has_replicas = (plans["sharding_type"] == "data_parallel").any()
     for name, (colour, hatching) in (_LEGEND | (_REPLICA if has_replicas else {})).items():
         marker = {"color": colour, "pattern": {"shape": hatching}}
         figure.add_trace(go.Bar(x=[None], y=[None], name=name, marker=marker), row=1, col=1)

@@ -7,11 +7,7 @@ from neuroshard_pipeline.report.style import faded, sharder_colours, styled
 
 
 def policy_training(progress: pd.DataFrame) -> go.Figure:
-    """Predicted cost of a policy's plans by training step, relative to the cheapest greedy plan of each task.
-
-    Args:
-        progress: `policies.progress`: `policy, step, reward, entropy, cost_ratio, validation_ratio`.
-    """
+    """Predicted cost of a policy's plans by training step, relative to the cheapest greedy plan of each task."""
     figure = go.Figure()
     colours = sharder_colours(progress["policy"])
     for name, rows in progress.groupby("policy", sort=False):

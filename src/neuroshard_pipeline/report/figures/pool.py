@@ -14,11 +14,7 @@ _SOURCE_LINES = ({"color": "#1f2933", "dash": "solid"}, {"color": "#D55E00", "da
 
 
 def reuse_comparison(comparison: pd.DataFrame) -> go.Figure:
-    """Cumulative reuse histograms of the pool and of the published data, one panel per quantity.
-
-    Args:
-        comparison: `augment.reuse_comparison`: `bin_label, source, quantity, cumulative_share`.
-    """
+    """Cumulative reuse histograms of the pool and of the published data, one panel per quantity."""
     names = {name: _QUANTITY_NAMES.get(name, name) for name in dict.fromkeys(comparison["quantity"])}
     titles = [f"Share of {name}" for name in names.values()]
     figure = make_subplots(rows=1, cols=len(names), subplot_titles=titles, horizontal_spacing=0.1)

@@ -13,11 +13,7 @@ from neuroshard_pipeline.report.totals import by_cost, relative_to_best
 
 
 def cost_per_sharder(plan_costs: pd.DataFrame) -> go.Figure:
-    """Mean step of each sharder as a bar, and one point per task, for the tasks with costs of all sharders.
-
-    Args:
-        plan_costs: `search.plan_costs`; the figure shows measured costs, or predicted costs if no plan was measured.
-    """
+    """Mean step of each sharder as a bar, and one point per task, for the tasks with costs of all sharders."""
     totals = plan_totals(plan_costs)
     basis = basis_of(totals)
     sharders = by_cost(totals)
@@ -46,11 +42,7 @@ def cost_per_sharder(plan_costs: pd.DataFrame) -> go.Figure:
 
 
 def cost_relative_to_best(plan_costs: pd.DataFrame) -> go.Figure:
-    """Step of every plan divided by that of the cheapest plan of its task, as points and boxes.
-
-    Args:
-        plan_costs: `search.plan_costs`; the figure's row of a sharder shows all tasks for which its plan has a cost.
-    """
+    """Step of every plan divided by that of the cheapest plan of its task, as points and boxes."""
     totals = plan_totals(plan_costs)
     basis = basis_of(totals)
     relative = relative_to_best(totals, basis)
@@ -68,13 +60,7 @@ def cost_relative_to_best(plan_costs: pd.DataFrame) -> go.Figure:
 
 
 def success_rates(sharding_tasks: pd.DataFrame, plans: pd.DataFrame, sharders: Sequence[str]) -> go.Figure:
-    """Share of the tasks that each sharder solved, with one panel per world size.
-
-    Args:
-        sharding_tasks: `augment.sharding_tasks`.
-        plans: `search.plans`; a sharder solved the tasks for which it has a plan.
-        sharders: every sharder that was run, in the order of the rows.
-    """
+    """Share of the tasks that each sharder solved, with one panel per world size."""
     tasks = sharding_tasks.drop_duplicates("task_id")
     solved = plans.drop_duplicates(["task_id", "sharder"]).merge(tasks[["task_id", "world_size"]], on="task_id")
     tried = tasks["world_size"].value_counts().sort_index()

@@ -48,13 +48,7 @@ _MEGABYTE = 1e6
 
 
 def tiers_of_run(plans: pd.DataFrame, plan_costs: pd.DataFrame, sharding_tasks: pd.DataFrame) -> go.Figure:
-    """The picture of the plan with tiers whose predicted step is cheapest, or an empty figure if no plan has tiers.
-
-    Args:
-        plans: `search.plans`.
-        plan_costs: `search.plan_costs`.
-        sharding_tasks: `augment.sharding_tasks`.
-    """
+    """The picture of the plan with tiers whose predicted step is cheapest, or an empty figure if no plan has tiers."""
     if TIER_COLUMN not in plans or not plans[TIER_COLUMN].fillna("").any():
         return style.empty_figure("Tiers of sequence tables", "No plan of this run has tiers.")
     tiered = plans[plans[TIER_COLUMN].fillna("") != ""][["task_id", "sharder"]].drop_duplicates()
