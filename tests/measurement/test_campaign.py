@@ -292,9 +292,3 @@ def test_the_date_is_that_of_the_last_visit(compute_params, compute_samples):
     assert ComputeCampaign(params, SEED).summary(dated, samples).date == times[-1]
     assert ComputeCampaign(params, SEED).summary(dated, []).date is None
     assert all(datetime.fromisoformat(frame["saved_at"][0]).tzinfo is not None for frame in records.values())
-
-
-@pytest.mark.parametrize(("changes", "hosts"), [({}, 1), ({"local_world_size": 2}, 3)])
-def test_collectives_run_on_the_hosts_that_the_ranks_fill(comm_params, changes, hosts):
-    params = comm_params(**changes, **({"torchrun_endpoint": "host:1"} if changes else {}))
-    assert CommCampaign(params, 0).hosts_of(5) == hosts

@@ -28,12 +28,7 @@ _STEP_COSTS = {"prices": "input dist and module costs", "reductions": "costs of 
 
 
 def modelled(hardware: Mapping[str, Any], step: StepCostModel | None) -> Iterator[str]:
-    """Sentences about costs that come from formulas of the lab, not from measurements.
-
-    Args:
-        hardware: hardware of the compute and the communication cost model.
-        step: the step cost model, if there is one.
-    """
+    """Sentences about costs that come from formulas of the lab, not from measurements."""
     if hardware.get("compute_backend") == "modelled":
         yield f"modelled: compute costs come from a formula for {hardware.get('gpu_model')}, not from measurements"
     if hardware.get("comm_backend") == "topology":

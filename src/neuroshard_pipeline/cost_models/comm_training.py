@@ -44,10 +44,6 @@ _UNSCALED = (list(COMM_WORK_TERMS).index("wait"),)
 def comm_data(samples_frame: pd.DataFrame, costs_frame: pd.DataFrame) -> CommData:
     """Join samples with their measured costs; leave out and count samples of which any rank has no usable cost.
 
-    Args:
-        samples_frame: `augment.comm_samples`.
-        costs_frame: `measure.comm_costs`.
-
     Raises:
         CostModelError: a measured sample is not among the samples.
     """

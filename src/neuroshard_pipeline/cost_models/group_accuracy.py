@@ -27,14 +27,6 @@ def accuracy_by_group(
 
     For comparison, the random held-out samples form two more groups; their tables also occur in training samples.
 
-    Args:
-        model: the model to evaluate.
-        samples_frame: `augment.compute_samples`.
-        pool_frame: `augment.table_pool`.
-        settings_frame: `augment.compute_sample_settings`; every purpose except training is a group.
-        costs_frame: `measure.compute_costs`.
-        held_out: predictions for the random held-out samples, as `train_compute_model` returns them.
-
     Returns:
         Metrics under `compute_<group>`, with the number of samples `n_test`; and the predictions `group, sample_id,
         measured_ms, predicted_ms, low_ms, high_ms`.

@@ -68,15 +68,7 @@ def modelled_step_model(
     ranks_per_size: int,
     hardware: Mapping[str, Any],
 ) -> StepCostModel:
-    """Fit prices to the lab's steps of random plans, and take costs of reductions from the lab.
-
-    Args:
-        device: GPU of every rank.
-        network: links inside and between hosts.
-        world_sizes: numbers of ranks, each at least 2.
-        ranks_per_size: see `ModelledStepParams`.
-        hardware: the hardware in the provenance of the cluster's other cost models.
-    """
+    """Fit prices to the lab's steps of random plans, and take costs of reductions from the lab."""
     prices: dict[int, dict[str, dict[str, float]]] = {}
     errors: dict[str, list[float]] = {part: [] for part in PARTS}
     for world_size in world_sizes:

@@ -198,12 +198,6 @@ class CommCampaign(_Campaign[CollectiveSample]):
     params: CommMeasureParams
     topology: TopologyParams | None = None
 
-    def hosts_of(self, num_ranks: int) -> int:
-        """Number of hosts on which collectives of the first `num_ranks` ranks run in this campaign."""
-        if self.params.backend == "topology":
-            return require_topology(self.topology).network.hosts_of(num_ranks)
-        return -(-num_ranks // (self.params.local_world_size or num_ranks))
-
     def run(self, samples: Sequence[CollectiveSample], done: Records) -> Iterator[tuple[str, pd.DataFrame]]:
         """See `_Campaign.run`."""
         if self.params.backend == "topology":

@@ -213,7 +213,6 @@ def solve_all(
     models: Models,
     settings: SharderSettings | None = None,
     seed: int = 0,
-    progress: Callable[[Iterable[ShardingTask]], Iterable[ShardingTask]] = iter,
     policies: Policies = NO_POLICIES,
 ) -> Solutions:
     """Run every sharder on every task and return all plans and attempts.
@@ -226,7 +225,6 @@ def solve_all(
         models: cost models.
         settings: as `params` of `shard`.
         seed: as in `shard`; the random numbers of a task and sharder do not depend on other tasks and sharders.
-        progress: wraps the iteration over tasks, for example in a progress bar.
         policies: as in `shard`.
 
     Raises:
@@ -238,7 +236,7 @@ def solve_all(
     sharders = [make_sharder(name, settings, policies) for name in sharder_names]
     compile_ahead()  # so that no attempt includes the compilation
     plans, attempts = [], []
-    for task in progress(tasks):
+    for task in tasks:
         for sharder in sharders:
             start = time.perf_counter()
             solved, error = _attempt(sharder, task, models, settings.memory, seed)
