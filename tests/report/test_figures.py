@@ -100,15 +100,6 @@ def test_reuse_bins_are_categories(inputs):
     assert [trace.name for trace in figure.data[:2]] == ["published dlrm_datasets", "this pool"]
 
 
-def test_policy_training_shows_sampled_and_validated_costs_of_every_policy():
-    steps = pd.DataFrame({"policy": ["a"] * 3 + ["b"] * 3, "step": [0, 1, 2] * 2, "cost_ratio": [1.2, 1.1, 1.0] * 2})
-    steps["validation_ratio"] = [1.3, np.nan, 0.9] * 2
-    sampled, validated, *others = figures.policy_training(steps).data
-    assert list(sampled.y) == [120.0, 115.0, 110.0]  # running means
-    assert (list(validated.x), list(validated.y)) == ([0, 2], [130.0, 90.0])
-    assert len(others) == 2
-
-
 def test_the_plan_picture_shows_every_part(whole):
     args = (whole.plans, whole.plan_costs, whole.sharding_tasks, "task-4x-001", "dim_greedy", "neuroshard")
     names = [trace.name for trace in figures.plan_picture(*args).data if trace.name]

@@ -3,11 +3,9 @@
 from typing import Any
 
 import pandas as pd
-import plotly.graph_objects as go
 from tqdm import tqdm
 
 from neuroshard_pipeline.cost_models import CostModels
-from neuroshard_pipeline.report.figures import policy_training
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.sharders.policies.params import PolicyTrainParams
 from neuroshard_pipeline.sharders.policies.policy import Policy
@@ -30,10 +28,9 @@ def train_dreamshard(
     return _train("dreamshard", tasks, models, memory, params, lineage)
 
 
-def report_progress(autoshard: pd.DataFrame, dreamshard: pd.DataFrame) -> tuple[pd.DataFrame, go.Figure]:
-    """Progress of the training, step by step, as a table and as a figure."""
-    progress = pd.concat([autoshard, dreamshard], ignore_index=True)
-    return progress, policy_training(progress)
+def tabulate_progress(*of_policies: pd.DataFrame) -> pd.DataFrame:
+    """Progress of the training of all policies, step by step."""
+    return pd.concat(of_policies, ignore_index=True)
 
 
 def _train(

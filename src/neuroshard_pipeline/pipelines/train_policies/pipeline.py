@@ -24,12 +24,7 @@ def create_pipeline() -> Pipeline:
             )
             for kind, train in TRAIN.items()
         ),
-        Node(
-            nodes.report_progress,
-            [f"{kind}_progress" for kind in TRAIN],
-            ["progress", "progress_figure"],
-            name="report_progress",
-        ),
+        Node(nodes.tabulate_progress, [f"{kind}_progress" for kind in TRAIN], "progress", name="tabulate_progress"),
     ]
     return Pipeline(
         stage,

@@ -8,7 +8,6 @@ from neuroshard_pipeline.report.figures.accuracy import held_out_accuracy, plan_
 from neuroshard_pipeline.report.figures.benchmark import comparisons, cost_against_time, performance_profile
 from neuroshard_pipeline.report.figures.diagnostics import calibration, errors_by_feature
 from neuroshard_pipeline.report.figures.plan import plan_picture
-from neuroshard_pipeline.report.figures.policies import policy_training
 from neuroshard_pipeline.report.figures.pool import reuse_comparison
 from neuroshard_pipeline.report.figures.sharders import cost_per_sharder, cost_relative_to_best, success_rates
 from neuroshard_pipeline.report.figures.tiers import tiers_of_run, tiers_picture
@@ -24,7 +23,6 @@ __all__ = [
     "performance_profile",
     "plan_accuracy",
     "plan_picture",
-    "policy_training",
     "rank_accuracy",
     "reuse_comparison",
     "success_rates",
