@@ -84,7 +84,7 @@ def test_links_of_the_contents_lead_somewhere(page):
 
 def test_every_figure_has_its_data_and_a_caption(page_text, page):
     figures = re.findall(r"<figure id=\"(\w+)\">(.*?)</figure>", page_text, re.DOTALL)
-    assert len(figures) == 13
+    assert len(figures) == 10
     for name, body in figures:
         caption = re.search(r"<figcaption>(.*?)</figcaption>", body, re.DOTALL).group(1)
         assert len(caption.split()) > 12, name

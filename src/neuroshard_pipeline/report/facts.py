@@ -91,8 +91,9 @@ def measurement_table(
     floors = hardware.get("noise_floor") or {}
     shares = hardware.get("other_programs") or {}
     measured = {"compute": compute_costs, "comm": comm_costs}
+    loads = {name: {_LOAD: percent(share)} for name, share in shares.items() if share is not None}
     columns = [
-        _measured_facts(costs) | _noise_facts(floors.get(name) or {}) | _load_facts(shares.get(name))
+        _measured_facts(costs) | _noise_facts(floors.get(name) or {}) | loads.get(name, {})
         for name, costs in measured.items()
     ]
     header = ["", "compute", "communication"]
@@ -128,17 +129,6 @@ def _noise_facts(floor: Mapping[str, Any]) -> dict[str, str]:
     names = {"median": "noise floor: median", "p90": "noise floor: 90th percentile"}
     shown = {names[key]: percent(float(total[key])) for key in names if total.get(key) is not None}
     return {"samples measured twice": str(floor.get("samples", MISSING)), **shown} if shown else {}
-
-
-def _load_facts(share: float | None) -> dict[str, str]:
-    return {} if share is None else {_LOAD: percent(share)}
-
-
-def hardware_rows(hardware: Mapping[str, Any]) -> list[tuple[int, str, str]]:
-    """`nested_rows` of a description of hardware; the shares of the cores that other programs used are percentages."""
-    shares = (hardware.get("other_programs") or {}).items()
-    shown = {_LOAD: {name: percent(share) for name, share in shares if share is not None}} if shares else {}
-    return nested_rows({key: hardware[key] for key in hardware if key != "other_programs"} | shown)
 
 
 def busy_note(hardware: Mapping[str, Any]) -> str:
