@@ -191,12 +191,21 @@ def joined(problem: Problem, found: Placement | None, spread: Spread) -> Placeme
 
 def largest_row_shards(table: Table, task: ShardingTask) -> dict[ShardingType, Shard]:
     """The largest shard of a table for every type that cuts rows, in the order in which `best_cut` prefers them."""
-    width = table.embedding_dim
-    block = -(-width // task.num_hosts // COLUMN_GRANULARITY) * COLUMN_GRANULARITY
+    width, block = table.embedding_dim, _grid_width(table, task)
     kinds: tuple[ShardingType, ...] = ("table_row_wise", "grid_shard", "row_wise", "host_row_wise")
     ranks = {kind: task.world_size if kind == "row_wise" else task.ranks_per_host for kind in kinds}
     rows = {kind: -(-table.num_embeddings // ranks[kind]) for kind in kinds}
     return {kind: Shard(table, 0, block if kind == "grid_shard" else width, 0, rows[kind], kind) for kind in kinds}
+
+
+def _grid_width(table: Table, task: ShardingTask) -> int:
+    """Columns of the widest block of a grid-sharded table: one block per host, or fewer as far as constraints demand."""
+    width, own = table.embedding_dim, task.constraints.of(table.name)
+    for parts in range(min(task.num_hosts, own.max_shards or width), 1, -1):
+        block = -(-width // parts // COLUMN_GRANULARITY) * COLUMN_GRANULARITY
+        if (width % block or block) >= own.min_width:
+            return block
+    return width
 
 
 def _host_blocks(

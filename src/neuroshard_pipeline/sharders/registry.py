@@ -91,14 +91,15 @@ def make_sharder(name: str, settings: SharderSettings | None = None, policies: P
     if name in GREEDY_WEIGHTS:
         return GreedySharder(name)
     embark = EmbarkSharder(rivals.embark_network_slowdown, rivals.embark_replica_rows_per_sample)
-    cheap: tuple[Sharder, ...] = (*map(GreedySharder, GREEDY_WEIGHTS), embark)
+    published = NeuroShard(settings.search)
+    cheap: tuple[Sharder, ...] = (*map(GreedySharder, GREEDY_WEIGHTS), embark, published)
     makers: dict[str, Callable[[], Sharder]] = {
         "random": RandomSharder,
         "torchrec": TorchRecSharder,
         "torchrec_fitted": lambda: TorchRecSharder("torchrec_fitted", is_fitted=True),
         "embark": lambda: embark,
         "milp": lambda: MilpSharder(rivals.milp_time_limit_seconds, rivals.milp_gap),
-        "neuroshard": lambda: NeuroShard(settings.search),
+        "neuroshard": lambda: published,
         "neuroshard_plus": lambda: NeuroShard(settings.search, settings.local_search, cheap),
     }
     return makers[name]()
