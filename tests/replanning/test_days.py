@@ -133,7 +133,7 @@ def test_without_tiers_the_choices_are_those_of_replan(source, models):
     plan, rows = plan_day(task, day, models)
     assert not cuts_of(plan.task)
     found = replan_day(plan, rows, day, models)
-    assert found.choices[0].plan.predicted_cost_ms == pytest.approx(plan.predicted_cost_ms)
+    assert found.choices[0].plan.predicted_cost_ms == pytest.approx(plan.predicted_cost_ms, rel=0.01)
 
 
 def test_the_day_task_joins_tiers_again(plan, source):

@@ -107,7 +107,7 @@ def test_replicas_alone_have_no_all_to_all():
 
 def test_squares_of_part_offsets_add_up_to_that_of_the_interval_of_a_rank():
     plan, models = planned(stepping_models()), stepping_models()
-    parts = step_parts(plan.task, plan.shards, plan.ranks, models)
+    parts = step_parts(plan.task, plan.shards, plan.ranks, models, bounded=True)
     offsets = part_offsets_ms(parts, plan.predicted, models, BATCH)
     assert set(offsets) == {"compute", "forward_comm", "backward_comm", "input_dist", "reduction", "module"}
     high = np.array(plan.predicted.rank_ms) + np.sqrt(sum(ends[:, 1] ** 2 for ends in offsets.values()))

@@ -50,11 +50,11 @@ def cheapest_of_whole_tables_ms(task: ShardingTask, models) -> float:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_plan_of_few_tables_costs_at_most_a_tenth_more_than_the_best_of_all_types(seed):
+def test_a_plan_of_few_tables_costs_at_most_what_the_best_of_all_types_costs(seed):
     rng = np.random.default_rng(seed)
     task = ShardingTask(random_tables(rng, 4), 2, 2048, 2**40)
     models = step_models(seed, ms_per_mib=float(rng.choice([0.01, 0.2])))
-    assert plan_of(task, models).predicted_cost_ms <= 1.1 * cheapest_of_whole_tables_ms(task, models)
+    assert plan_of(task, models).predicted_cost_ms <= 1.001 * cheapest_of_whole_tables_ms(task, models)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -64,7 +64,7 @@ def test_a_plan_with_sequence_tables_costs_at_most_a_tenth_more_than_the_best_of
     tables = random_tables(rng, 4)
     sequences = [replace(table, pooling="none", pooling_factor=20.0, unique_rows=None, reuse=None) for table in tables]
     task, models = ShardingTask([*sequences[:2], *tables[2:]], 2, 2048, 2**40), step_models(seed, ms_per_mib=0.01)
-    assert plan_of(task, models).predicted_cost_ms <= 1.1 * cheapest_of_whole_tables_ms(task, models)
+    assert plan_of(task, models).predicted_cost_ms <= 1.001 * cheapest_of_whole_tables_ms(task, models)
 
 
 def test_a_few_expensive_sequence_tables_on_many_ranks_are_row_wise():

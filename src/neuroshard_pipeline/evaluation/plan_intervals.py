@@ -26,7 +26,7 @@ def plan_intervals_frame(plans: Sequence[Plan], models: CostModels) -> pd.DataFr
         if plan.predicted is None:
             continue
         keys = {"task_id": plan.task.task_id, "sharder": plan.sharder, "rank": np.arange(plan.task.world_size)}
-        parts = step_parts(plan.task, plan.shards, plan.ranks, models)
+        parts = step_parts(plan.task, plan.shards, plan.ranks, models, bounded=True)
         offsets = part_offsets_ms(parts, plan.predicted, models, plan.task.batch_size)
         columns: dict[str, FloatArray] = dict.fromkeys(BOUND_COLUMNS, np.full(plan.task.world_size, np.nan))
         for part, ms in predicted_parts_ms(plan).items():

@@ -39,7 +39,7 @@ _LEAST_GAIN = 1e-5
 def balanced_halves(problem: Problem, placement: Placement) -> Placement:
     """The cheapest of `placement` and the placements that the search reaches with each power, by predicted cost."""
     task, models = problem.task, problem.models
-    parts = step_parts(task, placement.shards, placement.ranks, models, problem.embeddings_of)
+    parts = step_parts(task, placement.shards, placement.ranks, models, problem.lookup_embeddings)
     movable = np.array([shard.sharding_type == "column_wise" for shard in placement.shards])
     if not parts.exchanges_ids or not movable.any():
         return placement

@@ -81,7 +81,7 @@ class _HostSearch:
     def cost(self, placement: Placement) -> tuple[float, IntArray]:
         """Predicted cost in ms, and the hosts in descending order of their busiest ranks' cost without all-to-alls."""
         task, models = self._problem.task, self._problem.models
-        parts = step_parts(task, placement.shards, placement.ranks, models, self._problem.embeddings_of)
+        parts = step_parts(task, placement.shards, placement.ranks, models, self._problem.lookup_embeddings)
         loads = parts.own_ms.reshape(task.num_hosts, task.ranks_per_host).max(axis=1)
         cost_ms = predicted_cost(parts, models, task.batch_size).embedding_cost_ms
         return cost_ms, np.argsort(-loads, kind="stable")

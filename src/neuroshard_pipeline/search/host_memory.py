@@ -30,6 +30,9 @@ LOAD_FACTORS: tuple[float, ...] = (0.8, 0.65, 0.5, 0.35, 0.2, 0.1, 0.05, 0.02)
 #: leave room to balance the ranks.
 _SHARES = (0.99, 0.9, 0.75)
 
+#: The same for variants without caches, whose tables need less GPU memory per rank and can be placed on any rank.
+_UNCACHED_SHARES = (0.99, 0.6)
+
 #: If its number of tables times its number of ranks exceeds this, a task gets variants for the first shares only and
 #: has fewer load factors, because each search takes long.
 _LARGE, _NUM_SHARES_IF_LARGE = 20_000, 2
@@ -53,13 +56,12 @@ def host_memory_tasks(task: ShardingTask, memory: MemoryModel) -> list[ShardingT
     """
     if task.host_memory_bytes is None:
         return []
-    found: list[ShardingTask] = []
     options = _options_of_tables(task, memory)
-    for share in _SHARES[:_NUM_SHARES_IF_LARGE] if _is_large(task) else _SHARES:
-        tables = _chosen(task, memory, options, share)
-        if tables is not None and tables != task.tables and all(tables != each.tables for each in found):
-            found.append(replace(task, tables=tables))
-    return found
+    uncached = [[of[0], *(each for each in of[1:] if each.table.compute_kernel == "fused_uvm")] for of in options]
+    tried = [(options, share) for share in (_SHARES[:_NUM_SHARES_IF_LARGE] if _is_large(task) else _SHARES)]
+    tried += [] if _is_large(task) else [(uncached, share) for share in _UNCACHED_SHARES]
+    found = dict.fromkeys(_chosen(task, memory, of, share) for of, share in tried)
+    return [replace(task, tables=tables) for tables in found if tables not in (None, task.tables)]
 
 
 def host_bytes_needed(task: ShardingTask, memory: MemoryModel) -> int | None:

@@ -81,19 +81,32 @@ class Parts:
 
 
 def step_parts(
-    task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int], models: Models, embed: Embed | None = None
+    task: ShardingTask,
+    shards: Sequence[Shard],
+    ranks: Sequence[int],
+    models: Models,
+    embed: Embed | None = None,
+    bounded: bool = False,
 ) -> Parts:
     """The parts of a step with `shards[i]` on `ranks[i]`. The shards need not be all shards of the task.
+
+    Args:
+        task: the task.
+        shards: shards of a plan.
+        ranks: `ranks[i]` is the rank of `shards[i]`.
+        models: the cost models.
+        embed: `Problem.lookup_embeddings`, which remembers embeddings; None embeds all shards.
+        bounded: whether to compute prediction intervals, too.
 
     Raises:
         CostModelError: a shard is not column-wise, and the models have no step cost model.
     """
     placed = placed_shards(shards, ranks, task.world_size)
     parts = Parts(np.zeros((task.world_size, 2)), dim_sums=_all_to_alls(task, placed))
-    for kernel, of_kernel in placed.by(kernel_of).items():
-        _add_lookups(parts, kernel[0], of_kernel, task, models, embed)
+    for of_kernel in placed.by(kernel_of).values():
+        _add_lookups(parts, of_kernel, task, models, embed, bounded)
     if models.step is not None:
-        _add_step(parts, task, placed, models.step)
+        _add_step(parts, task, placed, models.step, bounded)
     elif any(shard.sharding_type != "column_wise" for shard in placed.shards):
         raise CostModelError(
             f"{task.task_id}: these cost models have no step cost model, so they price column_wise plans only; train "
@@ -103,19 +116,17 @@ def step_parts(
 
 
 def _add_lookups(
-    parts: Parts, group: Group, placed: PlacedShards, task: ShardingTask, models: Models, embed: Embed | None
+    parts: Parts, placed: PlacedShards, task: ShardingTask, models: Models, embed: Embed | None, bounded: bool
 ) -> None:
     """Add the cost of one kernel of a group."""
     shards = placed.shards
-    if group[1] == "column_wise" and embed is not None and all(shard.table.pooling != "none" for shard in shards):
-        embeddings = embed(shards)
-    else:
-        embeddings = shard_embeddings(shards, task, models)
+    embeddings = shard_embeddings(shards, task, models) if embed is None else embed(shards)
     sums, used = placed.per_rank(embeddings), placed.per_rank(np.ones(len(shards))) > 0
     costs = np.where(used[:, None], models.compute.costs_from_sums(sums, task.batch_size), 0.0)
-    bounds = np.where(used[:, None], models.compute.interval_from_sums(sums, task.batch_size), 0.0)
     parts.compute_ms = parts.compute_ms + costs
-    parts.compute_bounds_ms.append((costs.sum(axis=-1), bounds))
+    if bounded:
+        bounds = np.where(used[:, None], models.compute.interval_from_sums(sums, task.batch_size), 0.0)
+        parts.compute_bounds_ms.append((costs.sum(axis=-1), bounds))
 
 
 def shard_embeddings(shards: Sequence[Shard], task: ShardingTask, models: Models) -> FloatArray:
@@ -275,7 +286,7 @@ def _reduced_floats(task: ShardingTask, group: Group, placed: PlacedShards) -> F
     return np.full_like(sums, sums[:: task.ranks_per_host].sum()) if sharding_type == "row_wise" else sums
 
 
-def _add_step(parts: Parts, task: ShardingTask, placed: PlacedShards, step: StepCostModel) -> None:
+def _add_step(parts: Parts, task: ShardingTask, placed: PlacedShards, step: StepCostModel, bounded: bool) -> None:
     """Add the input dist, the module's own work, the updates by dense gradients, and the reductions.
 
     Shards that exchange only inside a host have the prices for the ranks of one host.
@@ -295,6 +306,7 @@ def _add_step(parts: Parts, task: ShardingTask, placed: PlacedShards, step: Step
         of = [each.priced_as for each in found]
         shares = 1.0 / np.array([each.interval for each in found])
         costs = [step.reductions.predict_ms(*each) for each in of]
-        bounds = [step.reductions.interval_ms(*each) for each in of]
         parts.reduction_ms = np.tensordot(shares, costs, axes=1)
-        parts.reduction_bounds_ms = np.tensordot(shares, bounds, axes=1)
+        if bounded:
+            bounds = [step.reductions.interval_ms(*each) for each in of]
+            parts.reduction_bounds_ms = np.tensordot(shares, bounds, axes=1)

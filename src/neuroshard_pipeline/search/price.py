@@ -140,7 +140,7 @@ def price_plan(problem: Problem, placement: Placement, sharder: str, rejected: t
     """
     problem = problem.of(placement)
     task, models = problem.task, problem.models
-    parts = step_parts(task, placement.shards, placement.ranks, models, problem.embeddings_of)
+    parts = step_parts(task, placement.shards, placement.ranks, models, problem.lookup_embeddings, bounded=True)
     predicted = predicted_cost(parts, models, task.batch_size)
     return Plan(
         task,
@@ -158,7 +158,7 @@ def price_plan(problem: Problem, placement: Placement, sharder: str, rejected: t
 
 def placement_cost_ms(problem: Problem, placement: Placement) -> float:
     """The predicted cost of a placement for the task of `problem`, as in `price_plan`, but without validation."""
-    parts = step_parts(problem.task, placement.shards, placement.ranks, problem.models, problem.embeddings_of)
+    parts = step_parts(problem.task, placement.shards, placement.ranks, problem.models, problem.lookup_embeddings)
     return predicted_cost(parts, problem.models, problem.task.batch_size).embedding_cost_ms
 
 

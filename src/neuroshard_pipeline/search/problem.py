@@ -17,7 +17,7 @@ from neuroshard_pipeline.arrays import BoolArray, FloatArray, IntArray
 from neuroshard_pipeline.search.cover import constraint_violations
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.models import Models, quantised
-from neuroshard_pipeline.search.parts import outputs_per_sample
+from neuroshard_pipeline.search.parts import outputs_per_sample, shard_embeddings
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.room import PLAN_BYTES_PER_RANK, PLAN_BYTES_PER_TABLE, require_room
 from neuroshard_pipeline.search.step_prices import StepPrices, WholeStepModels, step_prices
@@ -88,6 +88,7 @@ class Problem:
         self._shared_ms: FloatArray = np.empty(0)
         self._number: dict[tuple[int, int], int] = {}
         self._embedded = {} if embedded is None else embedded  # by table name and width
+        self._looked_up: dict[tuple[str, int, int, str], FloatArray] = {}
         self._embedded_columns: dict[tuple[str, int], FloatArray] = {}
         self.whole_tables = self.numbers((index, unit.width) for index, unit in enumerate(self.units))
 
@@ -168,6 +169,15 @@ class Problem:
             )
             self._embedded.update(zip(unknown, found, strict=False))
         return np.array([self._embedded[key] for key in keys])
+
+    def lookup_embeddings(self, shards: Sequence[Shard]) -> FloatArray:
+        """(N, H) embeddings of what the kernels of shards of any type see (`parts.shard_embeddings`), computed once."""
+        keys = [(shard.table.name, shard.embedding_dim, shard.num_rows, shard.sharding_type) for shard in shards]
+        unknown = {key: shard for key, shard in zip(keys, shards, strict=True) if key not in self._looked_up}
+        if unknown:
+            found = shard_embeddings(list(unknown.values()), self.task, self.models)
+            self._looked_up.update(zip(unknown, found, strict=True))
+        return np.array([self._looked_up[key] for key in keys])
 
     def numbers(self, pairs: Iterable[tuple[int, int]]) -> IntArray:
         """Kind numbers of (unit index, width) pairs."""

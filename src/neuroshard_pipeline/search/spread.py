@@ -199,7 +199,7 @@ def largest_row_shards(table: Table, task: ShardingTask) -> dict[ShardingType, S
 
 
 def _grid_width(table: Table, task: ShardingTask) -> int:
-    """Columns of the widest block of a grid-sharded table: one block per host, or fewer as far as constraints demand."""
+    """Columns of the widest block of a grid-sharded table: one per host, or fewer as constraints demand."""
     width, own = table.embedding_dim, task.constraints.of(table.name)
     for parts in range(min(task.num_hosts, own.max_shards or width), 1, -1):
         block = -(-width // parts // COLUMN_GRANULARITY) * COLUMN_GRANULARITY

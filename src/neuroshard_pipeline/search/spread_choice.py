@@ -21,13 +21,14 @@ import numpy as np
 
 from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.cost_models.step import StepCostModel
+from neuroshard_pipeline.errors import DoesNotFitError
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.parts import step_parts
 from neuroshard_pipeline.search.price import predicted_cost
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.spread import largest_row_shards, spread_tables
 from neuroshard_pipeline.search.spread_estimate import SpreadEstimate
-from neuroshard_pipeline.tables.table import ShardingType, Table
+from neuroshard_pipeline.tables.table import ShardingType, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
 #: Sharding types that a table may have in a problem.
@@ -173,8 +174,12 @@ def _counts_that_fit(problem: Problem, estimate: SpreadEstimate, ranked: IntArra
 def cut_tables(problem: Problem, types: Mapping[str, tuple[ShardingType, ...]]) -> dict[str, ShardingType]:
     """The tables whose rows must be cut, and the type that cuts them.
 
-    They are host tiers, tables that may be neither column-wise nor replicas, and tables of which even the narrowest
-    column shard fits no rank. A table is left out if no type that it may have cuts it into shards that fit a rank.
+    They are host tiers, tables of which even the narrowest column shard fits no rank, and tables that may not be
+    column-wise and of which a replica is not allowed or does not fit every rank. A table that may be column-wise is
+    left out if no other type cuts it into shards that fit a rank.
+
+    Raises:
+        DoesNotFitError: a table fits as none of the types that it may have.
     """
     finest = problem.numbers((index, unit.finest[0]) for index, unit in enumerate(problem.units))
     least_bytes = dict(zip((unit.name for unit in problem.units), problem.bytes[finest].tolist(), strict=True))
@@ -184,12 +189,18 @@ def cut_tables(problem: Problem, types: Mapping[str, tuple[ShardingType, ...]]) 
         if own == ("host_row_wise",):
             found[table.name] = own[0]
             continue
-        fits = "column_wise" in own and least_bytes.get(table.name, 0) <= problem.limits.max()
-        if fits or ("column_wise" not in own and "data_parallel" in own):
+        replica_bytes = problem.memory.shard_bytes(whole(table, _REPLICA), problem.task)
+        if "column_wise" in own:
+            fits = least_bytes.get(table.name, 0) <= problem.limits.max()
+        else:
+            fits = _REPLICA in own and replica_bytes <= problem.limits.min()
+        if fits:
             continue
         cut = best_cut(table, own, problem.task, problem.memory)
         if cut is not None:
             found[table.name] = cut
+        elif "column_wise" not in own:
+            raise DoesNotFitError(f"{problem.task.task_id}: table {table.name!r} fits no rank as {' or '.join(own)}")
     return found
 
 

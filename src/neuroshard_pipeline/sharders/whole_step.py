@@ -3,7 +3,8 @@
 Tables that are replicated or cut by rows are *spread*. The search tries the most promising sets of spread tables
 (`search.spread_choice`). For each set, it places the other tables, whole or split by columns. Beam searches start from
 the best of these placements, and a local search improves the results. Another one cuts tables that lie on one host each
-into column blocks and moves the blocks, and a last one balances both halves of the step (`search.halves`).
+into column blocks and moves the blocks. The last ones balance both halves of the step (`search.halves`) and try changes
+of single tables (`search.polish`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ from neuroshard_pipeline.search.models import COST_UNITS_PER_MS
 from neuroshard_pipeline.search.params import LocalSearchParams, SearchParams
 from neuroshard_pipeline.search.placement import PlacedState, placed_state
 from neuroshard_pipeline.search.plan import Placement
+from neuroshard_pipeline.search.polish import polished
 from neuroshard_pipeline.search.presplit import presplit_states
 from neuroshard_pipeline.search.price import placement_cost_ms
 from neuroshard_pipeline.search.problem import Problem
@@ -41,8 +43,8 @@ _NUM_SETS, _NUM_SETS_IF_LARGE = 8, 3
 #: tasks (`_SMALL`), it also runs from the best of the further starting points without spread tables, if there is one.
 _NUM_SEARCHED = 3
 
-#: In tasks with at most this many tables times ranks, the local search improves the results of several beam searches.
-#: In larger tasks, it improves the best result only.
+#: In tasks with at most this many tables times ranks, the local search improves the results of several beam searches,
+#: and `search.polish` the best of these. In larger tasks, the local search improves the best result only.
 _SMALL = 500
 
 #: The local search improves a beam search's result only if its cost is at most this multiple of the lowest one. On the
@@ -84,8 +86,8 @@ def whole_step_placement(
     """The placement of lowest predicted cost that the search finds; none of the placements `given` is cheaper.
 
     The local search minimises the sum of both halves of a step, without waits between them. Except in large tasks,
-    `search.host_blocks` and `search.halves` improve the placement further. The search starts from the cheapest of the
-    placements `given`, too.
+    `search.host_blocks` and `search.halves` improve the placement further; in small tasks, `search.polish` does, too.
+    The search also starts from the cheapest of the placements `given`.
 
     Raises:
         DoesNotFitError: no way to shard the tables was found that fits the memory of the ranks.
@@ -102,7 +104,8 @@ def whole_step_placement(
 
 
 def _improved_step(problem: Problem, placement: Placement) -> Placement:
-    return balanced_halves(problem, improved_on_hosts(problem, placement, usable_types))
+    found = balanced_halves(problem, improved_on_hosts(problem, placement, usable_types))
+    return polished(problem, found, usable_types) if _is_small(problem) else found
 
 
 def _searched_placement(
@@ -120,7 +123,7 @@ def _searched_placement(
     if not is_large:
         starts = _refined(problem, choice, starts, search)
     searched = [_searched(start, search) for start in starts[: 1 if is_large else _NUM_SEARCHED]]
-    if len(problem.task.tables) * problem.task.world_size > _SMALL:
+    if not _is_small(problem):
         searched = [_cheapest(problem, searched)]
     else:
         further = [start for start in starts[_NUM_SEARCHED:] if not start.spread.types]
@@ -206,6 +209,10 @@ def _starts(
     return sorted([*found, *split], key=lambda start: start.cost)
 
 
+def _is_small(problem: Problem) -> bool:
+    return len(problem.task.tables) * problem.task.world_size <= _SMALL
+
+
 def _is_large(problem: Problem) -> bool:
     return len(problem.task.tables) * problem.task.world_size > _LARGE
 
@@ -271,7 +278,8 @@ def _with_more_cuts(problem: Problem, types: dict[str, ShardingType], search: Se
         DoesNotFitError: cutting rows does not help.
     """
     task = problem.task
-    largest = sorted((t for t in task.tables if t.name not in types), key=lambda table: -table.weight_bytes)
+    uncut = (table for table in task.tables if types.get(table.name, "data_parallel") == "data_parallel")
+    largest = sorted(uncut, key=lambda table: -table.weight_bytes)
     for table in largest:
         cut = best_cut(table, usable_types(table, problem), task, problem.memory)
         if cut is None:

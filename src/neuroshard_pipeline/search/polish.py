@@ -1,0 +1,142 @@
+"""A local search over changes of one table at a time, each priced exactly: the last step of a search.
+
+A change gives the table another sharding type, or other equal column blocks, on the least loaded ranks or hosts that
+may hold it; moves one of its column shards to another rank; or exchanges it with a column shard of another table. The
+best change of a table is made if it lowers the predicted cost; then the next table has its turn, until no table has
+such a change. Other searches compare estimates, take loads for costs, or look at the slowest ranks only.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import cycle
+
+import numpy as np
+
+from neuroshard_pipeline.arrays import FloatArray, IntArray
+from neuroshard_pipeline.errors import DoesNotFitError
+from neuroshard_pipeline.search.parts import step_parts
+from neuroshard_pipeline.search.plan import Placement
+from neuroshard_pipeline.search.price import predicted_cost
+from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.search.spread import spread_tables
+from neuroshard_pipeline.search.spread_choice import Usable
+from neuroshard_pipeline.tables.row_blocks import row_shards
+from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, ShardingType, Table
+from neuroshard_pipeline.tables.task import ShardingTask
+
+#: Most placements that a search prices; it takes about a millisecond to price one.
+_MOST_PRICED = 300
+#: A change must lower the cost by at least this share.
+_LEAST_GAIN = 1e-4
+#: Numbers of equal column blocks that are tried.
+_NUM_BLOCKS = (1, 2, 4, 8)
+
+#: The shards of every table, with their ranks.
+_Placed = dict[str, list[tuple[Shard, int]]]
+
+
+def polished(problem: Problem, placement: Placement, usable: Usable) -> Placement:
+    """The placement after the best changes, one after another; `placement` itself if no change lowers its cost.
+
+    Args:
+        problem: the problem; its models price whole steps.
+        placement: where the search starts.
+        usable: gives the sharding types that a table may have.
+    """
+    best, (cost_ms, load_ms) = placement, _cost(problem, placement)
+    host_limits, num_priced, num_kept = problem.host_limits(placement), 0, 0
+    tables = sorted(problem.task.tables, key=lambda table: -table.pooling_factor * table.embedding_dim)
+    for table in cycle(tables):
+        changed = (_joined(problem, found) for found in _changes(problem, _placed(best), table, usable, load_ms))
+        tried = [(*_cost(problem, found), found) for found in changed if problem.allows(found, host_limits)]
+        num_priced, num_kept = num_priced + len(tried), num_kept + 1
+        least = min(tried, key=lambda entry: entry[0], default=None)
+        if least is not None and least[0] < cost_ms * (1.0 - _LEAST_GAIN):
+            (cost_ms, load_ms, best), num_kept = least, 0
+        if num_kept == len(tables) or num_priced >= _MOST_PRICED:
+            break
+    return best
+
+
+def _cost(problem: Problem, placement: Placement) -> tuple[float, FloatArray]:
+    """Predicted cost in ms, and (W,) costs of the ranks without all-to-alls."""
+    parts = step_parts(problem.task, placement.shards, placement.ranks, problem.models, problem.lookup_embeddings)
+    return predicted_cost(parts, problem.models, problem.task.batch_size).embedding_cost_ms, parts.own_ms
+
+
+def _placed(placement: Placement) -> _Placed:
+    found: _Placed = {}
+    for shard, rank in zip(placement.shards, placement.ranks, strict=True):
+        found.setdefault(shard.table.name, []).append((shard, rank))
+    return found
+
+
+def _joined(problem: Problem, placed: _Placed) -> Placement:
+    pairs = [placed[table.name] for table in problem.task.tables]
+    return Placement(tuple(s for of in pairs for s, _ in of), tuple(rank for of in pairs for _, rank in of))
+
+
+def _changes(problem: Problem, placed: _Placed, table: Table, usable: Usable, load_ms: FloatArray) -> Iterator[_Placed]:
+    """The placement after every change of a table; `load_ms` (W,) are the loads of the ranks before it."""
+    if problem.task.constraints.is_grouped(table.name):
+        return
+    ranks = np.argsort(load_ms, kind="stable").tolist()
+    for kind in usable(table, problem):
+        for form in _rows(problem, table, kind, load_ms) if kind != "column_wise" else ():
+            yield {**placed, table.name: form}
+        for count in _NUM_BLOCKS if kind == "column_wise" else ():
+            yield {**placed, **_columns(problem, placed, table, count, ranks)}
+    kinds = np.stack([load_ms.round(9), problem.limits, _host_of_ranks(problem.task)], axis=1)
+    targets = np.unique(kinds, axis=0, return_index=True)[1].tolist()  # one of all ranks that are alike
+    for place, (shard, own) in enumerate(placed[table.name]):
+        if shard.sharding_type != "column_wise":
+            return
+        yield from (_moved(placed, table.name, place, rank) for rank in targets if rank != own)
+        for name, of in placed.items():
+            for at, (other, rank) in enumerate(of):
+                if other.sharding_type == "column_wise" and name != table.name and rank != own:
+                    yield _moved(_moved(placed, table.name, place, rank), name, at, own)
+
+
+def _host_of_ranks(task: ShardingTask) -> IntArray:
+    """(W,) number of every rank's host; 0 for all if a host is one rank."""
+    return np.arange(task.world_size) // task.ranks_per_host * (task.ranks_per_host > 1)
+
+
+def _moved(placed: _Placed, name: str, place: int, rank: int) -> _Placed:
+    own = list(placed[name])
+    own[place] = own[place][0], rank
+    return {**placed, name: own}
+
+
+def _columns(problem: Problem, placed: _Placed, table: Table, count: int, ranks: Sequence[int]) -> _Placed:
+    """The table in equal column blocks on its first allowed of the `ranks`; nothing if they are too few or too narrow.
+
+    TorchRec needs column shards of one width in a module of sequence tables, so it gives all of them as many blocks.
+    """
+    width, found = table.embedding_dim // count, _Placed()
+    key = table.embedding_module, table.pooling, table.embedding_dim
+    for other in problem.task.tables if table.pooling == "none" else [table]:
+        blocks = placed[other.name]
+        is_same = (other.embedding_module, other.pooling, other.embedding_dim) == key
+        if other is table or (is_same and blocks[0][0].sharding_type == "column_wise" and len(blocks) != count):
+            allowed = problem.task.constraints.of(other.name).allowed_ranks(problem.task.world_size)
+            own = [rank for rank in ranks if rank in allowed]
+            own = own[len(found) * count :] + own[: len(found) * count]
+            if len(own) < count or width * count != table.embedding_dim or width % COLUMN_GRANULARITY:
+                return {}
+            found[other.name] = [(Shard(other, place * width, width), own[place]) for place in range(count)]
+    return found
+
+
+def _rows(problem: Problem, table: Table, kind: ShardingType, load_ms: FloatArray) -> Iterator[list[tuple[Shard, int]]]:
+    """The table with a type other than column-wise; if it lies on one host, on each of the least loaded hosts."""
+    task = problem.task
+    if kind == "table_row_wise":
+        hosts = np.argsort(load_ms.reshape(task.num_hosts, task.ranks_per_host).max(axis=1), kind="stable").tolist()
+        rows = row_shards(table, kind, task.ranks_per_host)
+        yield from ([(row, host * task.ranks_per_host + at) for at, row in enumerate(rows)] for host in hosts[:4])
+    else:
+        with suppress(DoesNotFitError):
+            found = spread_tables({table.name: kind}, task, problem.memory)
+            yield list(zip(found.shards, found.ranks, strict=True))

@@ -1,0 +1,61 @@
+"""The local search over changes of one table at a time: what it returns is legal, and no dearer than its start."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neuroshard_pipeline.search.plan import Placement
+from neuroshard_pipeline.search.polish import polished
+from neuroshard_pipeline.search.price import placement_cost_ms, price_plan
+from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.sharders.usable_types import usable_types
+from neuroshard_pipeline.tables.constraints import Constraints
+from neuroshard_pipeline.tables.table import Table, whole
+from neuroshard_pipeline.tables.task import ShardingTask
+from search.settings import WEIGHTS_AND_OPTIMIZER
+from search.small_step import step_models
+
+
+def on_rank_0(task: ShardingTask) -> Placement:
+    return Placement(tuple(map(whole, task.tables)), (0,) * len(task.tables))
+
+
+@settings(max_examples=15)
+@given(
+    st.lists(st.tuples(st.integers(8, 5000), st.sampled_from(["sum", "mean", "none"])), min_size=1, max_size=4),
+    st.sampled_from([(2, 2), (4, 2), (3, 1)]),
+    st.floats(1.0, 6.0),
+)
+def test_plans_stay_legal_and_get_no_dearer(rows, ranks, room):
+    tables = [Table(f"t{at}", number, 16, 5.0, pooling=pooling) for at, (number, pooling) in enumerate(rows)]
+    memory = [round(room * sum(table.weight_bytes for table in tables)) + 4096] * ranks[0]
+    task = ShardingTask(tables, ranks[0], 512, memory, local_world_size=ranks[1], constraints=Constraints(max_shards=2))
+    problem = Problem(task, step_models(ms_per_mib=0.1), WEIGHTS_AND_OPTIMIZER)
+    start = on_rank_0(task)
+    found = price_plan(problem, polished(problem, start, usable_types), "any")  # refuses plans that are not legal
+    assert found.predicted_cost_ms <= placement_cost_ms(problem, start) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("ms_per_mib", [0.01, 0.3])
+def test_column_shards_of_sequence_tables_of_a_module_keep_one_width(ms_per_mib):
+    tables = [Table(f"t{at}", 9000, 64, 8.0, pooling="none") for at in range(3)]
+    task = ShardingTask(tables, 8, 4096, 2**34)
+    problem = Problem(task, step_models(ms_per_mib=ms_per_mib), WEIGHTS_AND_OPTIMIZER)
+    found = polished(problem, on_rank_0(task), usable_types)
+    widths = {shard.embedding_dim for shard in found.shards if shard.sharding_type == "column_wise"}
+    assert len(widths) <= 1
+    assert len(set(found.ranks)) > 1
+
+
+def test_two_tables_change_places_where_only_that_helps():
+    """Each rank has memory for one of the tables, so that no single one can move."""
+    tables = [Table("large", 4000, 16, 2.0), Table("small", 3900, 16, 60.0)]
+    limits = [round(1.2 * tables[0].weight_bytes)] * 2
+    task = ShardingTask(tables, 2, 512, limits, constraints=Constraints(max_shards=1, sharding_types=("table_wise",)))
+    problem = Problem(task, step_models(), WEIGHTS_AND_OPTIMIZER)
+    costs = [
+        placement_cost_ms(problem, polished(problem, Placement(tuple(map(whole, tables)), ranks), usable_types))
+        for ranks in ((0, 1), (1, 0))
+    ]
+    assert np.ptp(costs) <= 1e-3 * min(costs)
