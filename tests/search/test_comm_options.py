@@ -18,6 +18,7 @@ from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.spread import Spread, column_problem
 from neuroshard_pipeline.search.spread_estimate import SpreadEstimate
 from neuroshard_pipeline.search.step_prices import step_prices
+from neuroshard_pipeline.tables.placed import placed_shards
 from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.table import Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -28,7 +29,7 @@ from search.test_parts import planned
 
 def exchanged(plan: Plan, gpus_per_host=None):
     found = reductions(plan.task, plan.shards, plan.ranks, gpus_per_host)
-    volumes = all_to_alls(plan.task, plan.shards, plan.ranks)
+    volumes = all_to_alls(plan.task, placed_shards(plan.shards, plan.ranks, plan.task.world_size))
     return {group: dims.tolist() for group, dims in volumes.items()}, found
 
 

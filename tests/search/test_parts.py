@@ -9,6 +9,7 @@ from neuroshard_pipeline.search.parts import all_to_alls, reductions, step_parts
 from neuroshard_pipeline.search.plan import Placement, Plan
 from neuroshard_pipeline.search.price import part_offsets_ms, price_plan, priced
 from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.tables.placed import placed_shards
 from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.table import Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -54,7 +55,10 @@ def stepping_models():
 def test_volumes_of_the_all_to_alls():
     """All ranks of a host send equal parts of a row-cut table's sums; row-wise tables need no all-to-all."""
     plan = planned()
-    volumes = {group[1]: dims.tolist() for group, dims in all_to_alls(plan.task, plan.shards, plan.ranks).items()}
+    volumes = {
+        group[1]: dims.tolist()
+        for group, dims in all_to_alls(plan.task, placed_shards(plan.shards, plan.ranks, plan.task.world_size)).items()
+    }
     assert volumes == {
         "column_wise": [0, 0, 0, 16],
         "table_row_wise": [0, 0, 8, 8],

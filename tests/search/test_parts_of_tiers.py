@@ -12,6 +12,7 @@ from neuroshard_pipeline.search.price import part_offsets_ms, predicted_cost, pr
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.spread import column_problem, joined, spread_of, spread_tables
 from neuroshard_pipeline.tables.dedup import deduplicated, looked_up
+from neuroshard_pipeline.tables.placed import placed_shards
 from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.step_work import QUANTITIES, rank_work
 from neuroshard_pipeline.tables.table import Table, whole
@@ -50,7 +51,10 @@ def test_volumes_of_the_all_to_alls(index_dedup):
     """A rank sends host rows only for samples of its host. It has half of the host rows, but a quarter of cold rows."""
     plan = planned(index_dedup=index_dedup)
     _, host, cold = (deduplicated(t, BATCH, 4) if index_dedup else t for t in plan.task.tables)
-    found = {group[1]: dims for group, dims in all_to_alls(plan.task, plan.shards, plan.ranks).items()}
+    found = {
+        group[1]: dims
+        for group, dims in all_to_alls(plan.task, placed_shards(plan.shards, plan.ranks, plan.task.world_size)).items()
+    }
     assert set(found) == {"host_row_wise", "row_wise"}
     np.testing.assert_allclose(found["host_row_wise"], np.full((2, 2), 16 * host.pooling_factor / 2))
     np.testing.assert_allclose(found["row_wise"], np.full(4, 16 * cold.pooling_factor / 4), rtol=0.01)

@@ -21,6 +21,7 @@ from torchrec_bridge.trained_models import built
 
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.search.parts import all_to_alls, reductions
+from neuroshard_pipeline.tables.placed import placed_shards
 from neuroshard_pipeline.torchrec_bridge import torchrec_sharders
 from neuroshard_pipeline.torchrec_plan.comm_precision import precision_of
 
@@ -41,7 +42,9 @@ def test_bytes_of_rows_and_gradients_in_half_precision_are_those_of_torchrec(tmp
     calls = run_ranks(2, tmp_path, recorded_in_precision, "fp16")
     plan = pooled_plan(2)
     task = replace(plan.task, comm_precision="fp16")
-    words = sum(dims.sum() for dims in all_to_alls(task, plan.shards, plan.ranks).values())
+    words = sum(
+        dims.sum() for dims in all_to_alls(task, placed_shards(plan.shards, plan.ranks, task.world_size)).values()
+    )
     halves = [call for of_rank in calls for call in of_rank if call[3] == "torch.float16"]
     assert not any(call[3] == "torch.float32" for of_rank in calls for call in of_rank)
     sent = sum(2 * call[2] for call in halves if call[0] == "all_to_all_single")

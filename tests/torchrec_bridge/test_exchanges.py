@@ -15,6 +15,7 @@ from torchrec_bridge.trained_models import Batches, built
 
 from neuroshard_pipeline.search.parts import all_to_alls, reductions
 from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.tables.placed import placed_shards
 from neuroshard_pipeline.tables.step_work import QUANTITIES, exchange_groups, rank_work
 from neuroshard_pipeline.torchrec_plan.structures import read_sharding_plan
 
@@ -58,7 +59,7 @@ def test_the_number_of_all_to_alls_is_that_of_the_groups(recorded):
     world_size, calls = recorded
     for name, plan in trained_plans(world_size).items():
         groups = exchange_groups(plan.shards)
-        outputs = all_to_alls(plan.task, plan.shards, plan.ranks)
+        outputs = all_to_alls(plan.task, placed_shards(plan.shards, plan.ranks, plan.task.world_size))
         expected = sum(3 + module.is_weighted for module, _ in groups) + 2 * len(outputs)
         for of_rank in calls:
             assert sum(call[0] == "all_to_all_single" for call in of_rank[name]) == expected, name
@@ -87,7 +88,7 @@ def test_ids_and_bags_are_those_of_torchrec(recorded):
 def test_floats_of_outputs_are_those_of_torchrec(recorded):
     world_size, calls = recorded
     for name, plan in trained_plans(world_size).items():
-        outputs = all_to_alls(plan.task, plan.shards, plan.ranks)
+        outputs = all_to_alls(plan.task, placed_shards(plan.shards, plan.ranks, plan.task.world_size))
         forward = plan.task.batch_size * np.sum(list(outputs.values()))
         work = dict(zip(QUANTITIES, 1e6 * rank_work(plan.task, plan.shards, plan.ranks).T, strict=True))
         weights = work["weights"].sum()

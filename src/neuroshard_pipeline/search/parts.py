@@ -42,7 +42,7 @@ from neuroshard_pipeline.tables.step_work import Group, group_of, kernel_of, wor
 from neuroshard_pipeline.tables.table import Shard
 from neuroshard_pipeline.tables.task import ShardingTask
 
-#: Embeddings (S, H) of column shards; a caller may cache them.
+#: Embeddings (S, H) of shards; a caller may cache them.
 Embed = Callable[[Sequence[Shard]], FloatArray]
 
 _BYTES_PER_FLOAT = 4
@@ -88,21 +88,15 @@ def step_parts(
     embed: Embed | None = None,
     bounded: bool = False,
 ) -> Parts:
-    """The parts of a step with `shards[i]` on `ranks[i]`. The shards need not be all shards of the task.
+    """The parts of a step with `shards[i]` on `ranks[i]`, with prediction intervals if `bounded`.
 
-    Args:
-        task: the task.
-        shards: shards of a plan.
-        ranks: `ranks[i]` is the rank of `shards[i]`.
-        models: the cost models.
-        embed: `Problem.lookup_embeddings`, which remembers embeddings; None embeds all shards.
-        bounded: whether to compute prediction intervals, too.
+    The shards need not be all shards of the task. `embed` is `Problem.lookup_embeddings`; without it, all are embedded.
 
     Raises:
         CostModelError: a shard is not column-wise, and the models have no step cost model.
     """
     placed = placed_shards(shards, ranks, task.world_size)
-    parts = Parts(np.zeros((task.world_size, 2)), dim_sums=_all_to_alls(task, placed))
+    parts = Parts(np.zeros((task.world_size, 2)), dim_sums=all_to_alls(task, placed))
     for of_kernel in placed.by(kernel_of).values():
         _add_lookups(parts, of_kernel, task, models, embed, bounded)
     if models.step is not None:
@@ -169,15 +163,11 @@ def outputs_per_sample(shard: Shard, task: ShardingTask) -> float:
     return bags * shard.embedding_dim
 
 
-def all_to_alls(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int]) -> dict[Group, FloatArray]:
+def all_to_alls(task: ShardingTask, placed: PlacedShards) -> dict[Group, FloatArray]:
     """4-byte words per sample that every rank sends in the all-to-all of each group that has one (`Parts.dim_sums`).
 
     The communication cost model counts fp32 numbers; two numbers of half precision count as one.
     """
-    return _all_to_alls(task, placed_shards(shards, ranks, task.world_size))
-
-
-def _all_to_alls(task: ShardingTask, placed: PlacedShards) -> dict[Group, FloatArray]:
     found = {}
     for group, of_group in placed.by(group_of).items():
         dims = task.comm_share * _volumes(task, group, of_group)
@@ -305,8 +295,8 @@ def _add_step(parts: Parts, task: ShardingTask, placed: PlacedShards, step: Step
     if found:
         of = [each.priced_as for each in found]
         shares = 1.0 / np.array([each.interval for each in found])
-        costs = [step.reductions.predict_ms(*each) for each in of]
-        parts.reduction_ms = np.tensordot(shares, costs, axes=1)
+        parts.reduction_ms = np.tensordot(shares, [step.reductions.predict_ms(*each) for each in of], axes=1)
         if bounded:
-            bounds = [step.reductions.interval_ms(*each) for each in of]
-            parts.reduction_bounds_ms = np.tensordot(shares, bounds, axes=1)
+            parts.reduction_bounds_ms = np.tensordot(
+                shares, [step.reductions.interval_ms(*each) for each in of], axes=1
+            )
