@@ -35,6 +35,7 @@ from neuroshard_pipeline.search.parts import reductions
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.volumes import plan_volumes
 from neuroshard_pipeline.tables.ids import TableIds
+from neuroshard_pipeline.tables.placed import placed_shards
 from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.step_work import QUANTITIES, exchange_groups, rank_work
 from neuroshard_pipeline.tables.table import Shard, whole
@@ -209,7 +210,7 @@ def _sent(sent: np.ndarray, rank: int) -> tuple[float, ...]:
 
 
 def _reductions(plan: Plan, logged: Logged) -> Iterator[str]:
-    priced = reductions(plan.task, plan.shards, plan.ranks)
+    priced = reductions(plan.task, placed_shards(plan.shards, plan.ranks, plan.task.world_size))
     for rank in range(plan.task.world_size):
         expected = Counter((each.collective, round(float(each.size_bytes[rank]), 3), each.num_ranks) for each in priced)
         found = Counter((each.kind, float(each.sent_bytes[0]), len(each.ranks)) for each in logged.others(rank))

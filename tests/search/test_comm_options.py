@@ -28,7 +28,7 @@ from search.test_parts import planned
 
 
 def exchanged(plan: Plan, gpus_per_host=None):
-    found = reductions(plan.task, plan.shards, plan.ranks, gpus_per_host)
+    found = reductions(plan.task, placed_shards(plan.shards, plan.ranks, plan.task.world_size), gpus_per_host)
     volumes = all_to_alls(plan.task, placed_shards(plan.shards, plan.ranks, plan.task.world_size))
     return {group: dims.tolist() for group, dims in volumes.items()}, found
 

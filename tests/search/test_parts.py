@@ -70,7 +70,8 @@ def test_sizes_of_the_reductions():
     """The buffer of a row-cut table has B * D floats on each of its ranks; a replica's has one float per weight."""
     plan = planned()
     found = {
-        (each.collective, each.num_ranks, *each.size_bytes) for each in reductions(plan.task, plan.shards, plan.ranks)
+        (each.collective, each.num_ranks, *each.size_bytes)
+        for each in reductions(plan.task, placed_shards(plan.shards, plan.ranks, plan.task.world_size))
     }
     partial = [
         (4, *[4.0 * BATCH * 16] * 4),

@@ -65,7 +65,7 @@ def test_sizes_of_the_reductions():
     plan = planned()
     found = {
         (each.collective, each.num_ranks, each.ranks_per_host, *each.size_bytes)
-        for each in reductions(plan.task, plan.shards, plan.ranks)
+        for each in reductions(plan.task, placed_shards(plan.shards, plan.ranks, plan.task.world_size))
     }
     assert found == {("all_reduce", 4, 2, *[4.0 * 10 * 16] * 4), ("all_reduce", 2, 1, *[4.0 * 20 * 16] * 4)}
 

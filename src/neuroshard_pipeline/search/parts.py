@@ -229,21 +229,11 @@ class GroupReduction:
         return self.collective, times * self.size_bytes, times * self.num_ranks, times * self.ranks_per_host
 
 
-def reductions(
-    task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int], gpus_per_host: int | None = None
-) -> list[GroupReduction]:
+def reductions(task: ShardingTask, placed: PlacedShards, gpus_per_host: int | None = None) -> list[GroupReduction]:
     """The reductions of one step, forward and backward, and the reductions that average replica groups.
 
-    Args:
-        task: the task.
-        shards: shards of a plan.
-        ranks: `ranks[i]` is the rank of `shards[i]`.
-        gpus_per_host: GPUs of a host, if they are known (`tables.replica_groups`).
+    `gpus_per_host` are the GPUs of a host, if they are known (`tables.replica_groups`).
     """
-    return _reductions(task, placed_shards(shards, ranks, task.world_size), gpus_per_host)
-
-
-def _reductions(task: ShardingTask, placed: PlacedShards, gpus_per_host: int | None) -> list[GroupReduction]:
     copies, on_host = task.num_replica_groups, groups_on_host(task, gpus_per_host)
     world, local, found = task.world_size, task.ranks_per_host, list[GroupReduction]()
     for group, of_group in placed.by(group_of).items():
@@ -291,7 +281,7 @@ def _add_step(parts: Parts, task: ShardingTask, placed: PlacedShards, step: Step
         module = step.prices_of("module", num_ranks) + step.prices_of("dense", num_ranks)
         parts.input_dist_ms = parts.input_dist_ms + hidden * (work @ step.prices_of("input_dist", num_ranks))
         parts.module_ms = parts.module_ms + work @ module
-    found = _reductions(task, placed, ranks_per_host_of(step.provenance))
+    found = reductions(task, placed, ranks_per_host_of(step.provenance))
     if found:
         of = [each.priced_as for each in found]
         shares = 1.0 / np.array([each.interval for each in found])

@@ -27,6 +27,7 @@ import numpy as np
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.search.parts import outputs_per_sample, reductions
 from neuroshard_pipeline.tables.dedup import exchanged
+from neuroshard_pipeline.tables.placed import placed_shards
 from neuroshard_pipeline.tables.step_work import Group, group_of
 from neuroshard_pipeline.tables.table import Shard, ShardingType
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -90,7 +91,7 @@ def plan_volumes(
         sent = np.where(np.eye(task.world_size, dtype=bool), 0.0, sent)
         inside[kind] += np.where(is_same, sent, 0.0).sum(axis=1)
         across[kind] += np.where(is_same, 0.0, sent).sum(axis=1)
-    for each in reductions(task, shards, ranks, gpus_per_host):
+    for each in reductions(task, placed_shards(shards, ranks, task.world_size), gpus_per_host):
         passes = 2.0 if each.collective == "all_reduce" else 1.0
         of_rank = passes * each.size_bytes / each.num_ranks / each.interval
         hosts = -(-each.num_ranks // each.ranks_per_host)
