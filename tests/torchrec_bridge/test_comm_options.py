@@ -42,14 +42,13 @@ def test_bytes_of_rows_and_gradients_in_half_precision_are_those_of_torchrec(tmp
     calls = run_ranks(2, tmp_path, recorded_in_precision, "fp16")
     plan = pooled_plan(2)
     task = replace(plan.task, comm_precision="fp16")
-    words = sum(
-        dims.sum() for dims in all_to_alls(task, placed_shards(plan.shards, plan.ranks, task.world_size)).values()
-    )
+    placed = placed_shards(plan.shards, plan.ranks, task.world_size)
+    words = sum(dims.sum() for dims in all_to_alls(task, placed).values())
     halves = [call for of_rank in calls for call in of_rank if call[3] == "torch.float16"]
     assert not any(call[3] == "torch.float32" for of_rank in calls for call in of_rank)
     sent = sum(2 * call[2] for call in halves if call[0] == "all_to_all_single")
     assert sent == 2 * 4 * task.batch_size * words
-    reduced = [each for each in reductions(task, plan.shards, plan.ranks) if each.collective != "all_reduce"]
+    reduced = [each for each in reductions(task, placed) if each.collective != "all_reduce"]
     found = Counter((call[0].split("_tensor")[0], 2 * call[2]) for call in halves if "all_to_all" not in call[0])
     names = {"reduce_scatter": "reduce_scatter", "all_gather": "all_gather_into"}
     assert found == Counter((names[each.collective], size) for each in reduced for size in each.size_bytes)
