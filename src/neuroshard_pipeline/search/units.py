@@ -23,7 +23,7 @@ class Unit:
         ranks: the ranks that it may be placed on, ascending, or None for all.
         min_width: columns of the narrowest shard allowed, a multiple of 4 and at most `width`.
         max_shards: largest number of shards allowed; 1 for a sequence table (pooling `none`), because TorchRec needs
-            column shards of one width in a module of sequence tables.
+            column shards of one width in a module of sequence tables; only `search.polish` cuts all of them alike.
     """
 
     members: tuple[int, ...]
