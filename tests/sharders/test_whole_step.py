@@ -139,3 +139,15 @@ def test_replicas_are_also_tried_in_the_order_of_their_numbers_of_rows():
     ordered = [table.name for table in sorted(tables, key=lambda table: table.num_embeddings)]
     for count in (1, 2, 4, 16):
         assert set(ordered[:count]) in sets
+
+
+def test_sequence_tables_that_fit_no_rank_are_cut_into_as_many_columns_each():
+    """Five ranks cannot share eight rows evenly, so the rows of table `few` cannot be cut."""
+    tables = [Table(name, rows, 32, 3.0, pooling="none") for name, rows in (("few", 8), ("fewer", 4))]
+    bytes_of_few = WEIGHTS_AND_OPTIMIZER.table_bytes(tables[0], 32, ShardingTask(tables, 5, 640, 2**30))
+    task = ShardingTask(tables, 5, 640, round(0.7 * bytes_of_few))
+    plan = plan_of(task, step_models())
+    widths = {shard.embedding_dim for shard in plan.shards if shard.sharding_type == "column_wise"}
+    assert types_of(plan)["few"] == "column_wise"
+    assert len(widths) == 1
+    assert max(widths) < 32

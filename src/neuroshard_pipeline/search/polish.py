@@ -18,7 +18,7 @@ from neuroshard_pipeline.search.parts import step_parts
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.price import predicted_cost
 from neuroshard_pipeline.search.problem import Problem
-from neuroshard_pipeline.search.spread import spread_tables
+from neuroshard_pipeline.search.spread import sequence_group, spread_tables
 from neuroshard_pipeline.search.spread_choice import Usable
 from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, ShardingType, Table
@@ -115,10 +115,9 @@ def _columns(problem: Problem, placed: _Placed, table: Table, count: int, ranks:
     TorchRec needs column shards of one width in a module of sequence tables, so it gives all of them as many blocks.
     """
     width, found = table.embedding_dim // count, _Placed()
-    key = table.embedding_module, table.pooling, table.embedding_dim
     for other in problem.task.tables if table.pooling == "none" else [table]:
         blocks = placed[other.name]
-        is_same = (other.embedding_module, other.pooling, other.embedding_dim) == key
+        is_same = sequence_group(other) == sequence_group(table)
         if other is table or (is_same and blocks[0][0].sharding_type == "column_wise" and len(blocks) != count):
             allowed = problem.task.constraints.of(other.name).allowed_ranks(problem.task.world_size)
             own = [rank for rank in ranks if rank in allowed]

@@ -9,6 +9,7 @@ tables, and takes into account the costs and the memory of the spread tables (`c
 Shapes: W ranks.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -70,6 +71,7 @@ def spread_tables(
     host-row-wise table, cut over its ranks. Every table-row-wise table, and every column block of a grid-sharded
     table, lies on one host. A table has at most as many blocks as there are hosts; two of them may share a host. Tables
     and blocks are distributed in descending order of bytes, each to the host whose fullest rank has most memory left.
+    Sequence tables that are column-wise here have as few equal column blocks as fit a rank, the same number in a group.
 
     Args:
         types: sharding type by table.
@@ -92,6 +94,12 @@ def spread_tables(
         first = hosts.place(blocks[number], float(loads[number])) * task.ranks_per_host
         shards += blocks[number]
         ranks += range(first, first + len(blocks[number]))
+    for shard in _column_blocks(types, tables, task, memory):
+        allowed = np.array(task.constraints.of(shard.table.name).allowed_ranks(task.world_size))
+        rank = int(allowed[free[allowed].argmax()])
+        free[rank] -= memory.shard_bytes(shard, task)
+        shards.append(shard)
+        ranks.append(rank)
     if (free < 0).any():
         rank = int(free.argmin())
         raise DoesNotFitError(
@@ -223,6 +231,28 @@ def _host_blocks(
                 columns = min(width, table.embedding_dim - at)
                 blocks.append(row_shards(table, sharding_type, task.ranks_per_host, at, columns))
     return blocks
+
+
+def sequence_group(table: Table) -> tuple[object, ...]:
+    """What sequence tables have in common of which TorchRec needs column shards of one width."""
+    return table.embedding_module, table.pooling, table.embedding_dim
+
+
+def _column_blocks(
+    types: Mapping[str, ShardingType], tables: Mapping[str, Table], task: ShardingTask, memory: MemoryModel
+) -> list[Shard]:
+    """Equal column blocks of the column-wise sequence tables, the largest first."""
+    groups, found = defaultdict[tuple[object, ...], list[Table]](list), list[Shard]()
+    for name in (name for name, sharding_type in types.items() if sharding_type == "column_wise"):
+        groups[sequence_group(tables[name])].append(tables[name])
+    for group in groups.values():
+        width = group[0].embedding_dim
+        while width % (2 * COLUMN_GRANULARITY) == 0 and any(
+            memory.shard_bytes(Shard(table, 0, width), task) > max(memory.limits(task)) for table in group
+        ):
+            width //= 2
+        found += [Shard(table, at, width) for table in group for at in range(0, table.embedding_dim, width)]
+    return sorted(found, key=lambda shard: -memory.shard_bytes(shard, task))
 
 
 def _allowed_hosts(task: ShardingTask, table: str) -> BoolArray:

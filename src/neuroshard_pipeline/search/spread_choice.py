@@ -26,7 +26,7 @@ from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.parts import step_parts
 from neuroshard_pipeline.search.price import predicted_cost
 from neuroshard_pipeline.search.problem import Problem
-from neuroshard_pipeline.search.spread import largest_row_shards, spread_tables
+from neuroshard_pipeline.search.spread import largest_row_shards, sequence_group, spread_tables
 from neuroshard_pipeline.search.spread_estimate import SpreadEstimate
 from neuroshard_pipeline.tables.table import ShardingType, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -176,7 +176,8 @@ def cut_tables(problem: Problem, types: Mapping[str, tuple[ShardingType, ...]]) 
 
     They are host tiers, tables of which even the narrowest column shard fits no rank, and tables that may not be
     column-wise and of which a replica is not allowed or does not fit every rank. A table that may be column-wise is
-    left out if no other type cuts it into shards that fit a rank.
+    left out if no other type cuts it into shards that fit a rank; if it is a sequence table, the columns of all of its
+    group (`spread.sequence_group`) are cut.
 
     Raises:
         DoesNotFitError: a table fits as none of the types that it may have.
@@ -201,6 +202,9 @@ def cut_tables(problem: Problem, types: Mapping[str, tuple[ShardingType, ...]]) 
             found[table.name] = cut
         elif "column_wise" not in own:
             raise DoesNotFitError(f"{problem.task.task_id}: table {table.name!r} fits no rank as {' or '.join(own)}")
+        elif table.pooling == "none":
+            peers = [other for other in problem.task.tables if sequence_group(other) == sequence_group(table)]
+            found = {**{peer.name: "column_wise" for peer in peers}, **found}
     return found
 
 
