@@ -21,13 +21,14 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks" / "lab"))
 
 
+from cluster_sheets import network_sheets, preset_yaml
 from fit_network import fit_cluster, fit_networks, from_other_sizes, predicted_us
 from nccl_log import read_nccl_log
 from published_collectives import read_published_collectives
 
 from neuroshard_pipeline.errors import NeuroShardError, did_you_mean
 from neuroshard_pipeline.lab.network import COLLECTIVES
-from neuroshard_pipeline.lab.network_presets import network_preset, network_sheets, preset_yaml
+from neuroshard_pipeline.lab.network_presets import network_preset
 
 PUBLISHED = Path(__file__).resolve().parents[1] / "data" / "01_raw" / "published"
 

@@ -15,13 +15,15 @@ from inspect import getdoc, isclass, signature
 from pathlib import Path
 from typing import Any, get_type_hints
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks" / "lab"))
+
 import yaml
+from cluster_sheets import ClusterSheet, GpuSheet, NetworkFitParams
 from kedro.config import OmegaConfigLoader
 from kedro.framework.startup import bootstrap_project
 from kedro.pipeline.node import Node
 from pydantic import BaseModel
 
-from neuroshard_pipeline.lab.clusters import ClusterSheet, GpuSheet, NetworkFitParams
 from neuroshard_pipeline.lab.device import DeviceParams, KernelParams
 from neuroshard_pipeline.lab.network import NetworkParams
 from neuroshard_pipeline.lab.step_groups import StepParams

@@ -169,7 +169,7 @@ class LabBound:
         fixed = 3 * launch + self._launches_us()
         return [
             Line(fixed + constant, fixed + constant, each + slope * self._terms.gradients[:, None])
-            for constant, slope in reduction_lines(self._job.network, True, self._job.world_size, self._job.hosts)
+            for constant, slope in reduction_lines(self._job.network, True, self._job.world_size, self._job.num_hosts)
         ]
 
     def _row_lines(self, lookups: FloatArray) -> list[Line]:
@@ -186,13 +186,13 @@ class LabBound:
         size = _BYTES * job.task.batch_size
         return [
             Line(fixed + 2 * constant, fixed + 2 * constant, each + 2 * rate * size * self._columns)
-            for constant, rate in reduction_lines(job.network, False, world, job.hosts, 4.0 * size)
+            for constant, rate in reduction_lines(job.network, False, world, job.num_hosts, 4.0 * size)
         ]
 
     def _host_lines(self, lookups: FloatArray) -> list[Line]:
         """Lines of table_row_wise and grid_shard tables. On average, a rank works for 1 / hosts of their blocks."""
         job, terms, world, local = self._job, self._terms, self._job.world_size, self._job.ranks_per_host
-        launch, hosts, batch = job.device.kernels.forward_launch_us, job.hosts, job.task.batch_size
+        launch, hosts, batch = job.device.kernels.forward_launch_us, job.num_hosts, job.task.batch_size
         rows = ((local - 1) * lookups[..., 0] + lookups[..., 1]) / world
         copies = self._stream_us(2 * _BYTES * batch * (1 + 2 / local) * self._columns) / hosts
         copies = copies + 2 * self._stream_us(2 * _BYTES * job.local_batch * self._columns)
@@ -213,7 +213,11 @@ class LabBound:
 
     def _sent_us(self) -> FloatArray:
         numbers = self._job.local_batch * (_BYTES * self._terms.features + 2 * _BYTES * self._terms.ids)
-        return self._stream_us(2 * numbers)
+        return self._stream_us(2 * numbers) + self._segments_us(self._job.local_batch)
+
+    def _segments_us(self, samples: float) -> FloatArray:
+        """(T,) us to permute the segments of this number of samples, besides their bytes."""
+        return np.asarray(self._job.host.permute_segment_ns / 1e3 * samples * self._terms.features)
 
     def _sorted_us(self, ranks: int) -> FloatArray:
         """(T,) us to sort ids into the buckets of this number of ranks, without launches."""
@@ -224,7 +228,8 @@ class LabBound:
     def _received_us(self, ids: FloatArray) -> FloatArray:
         """(T,) us to put received ids into the order of features, and to compute offsets; `ids` are per sample."""
         features, batch = self._terms.features, self._job.task.batch_size
-        return self._stream_us(batch * (2 * (_BYTES * features + 2 * _BYTES * ids) + 5 * _BYTES * features))
+        us = self._stream_us(batch * (2 * (_BYTES * features + 2 * _BYTES * ids) + 5 * _BYTES * features))
+        return us + self._segments_us(batch)
 
     def _own_copies_us(self) -> FloatArray:
         return self._stream_us(4 * _BYTES * self._job.task.batch_size * self._columns)
@@ -235,21 +240,21 @@ class LabBound:
     def _splits_us(self) -> float:
         """The all-to-all that announces the sizes of messages, and the waits for it and for the ids."""
         job = self._job
-        us = collective_us("alltoall", 24.0 * job.world_size, job.world_size, job.hosts, job.network)
+        us = collective_us("alltoall", 24.0 * job.world_size, job.world_size, job.num_hosts, job.network)
         return float(us) + 2 * job.host.host_sync_us
 
     def _exchange_us(self, share: float) -> float:
         """Constant of an all-to-all if this share of the ranks exchange data with ranks of other hosts."""
         host, fabric, local = self._job.network.host, self._job.network.fabric, self._job.ranks_per_host
-        if self._job.hosts == 1:
+        if self._job.num_hosts == 1:
             return host.launch_us + host.rank_us * (local - 1)
         return host.launch_us + share * (fabric.hop_us + fabric.peer_us * (self._job.world_size - local))
 
     def _exchange_lines(self) -> list[tuple[float, float]]:
         """Lines (us, us per byte) of an all-to-all; the bytes are all that a rank sends to `_peers()` ranks."""
         host, fabric = self._job.network.host, self._job.network.fabric
-        if self._job.hosts > 1:
-            factor = fabric.alltoall_share ** np.log2(self._job.hosts)
+        if self._job.num_hosts > 1:
+            factor = fabric.alltoall_share ** np.log2(self._job.num_hosts)
             return [(0.0, 1 / (fabric.card_gb_per_s * BYTES_PER_US * factor))]
         per_byte = 1 / (host.link_gb_per_s * BYTES_PER_US)
         return [(0.0, per_byte / host.low_latency_share), (host.fill_us * self._peers(), per_byte)]
@@ -257,7 +262,7 @@ class LabBound:
     def _peers(self) -> int:
         """Number of ranks on other hosts; with one host, of all other ranks."""
         job = self._job
-        return job.world_size - job.ranks_per_host if job.hosts > 1 else job.world_size - 1
+        return job.world_size - job.ranks_per_host if job.num_hosts > 1 else job.world_size - 1
 
     def _per_peer(self, us: FloatArray) -> FloatArray:
         return us * self._peers() / self._job.world_size

@@ -36,6 +36,7 @@ class Machine(NamedTuple):
     sync: float
     lookup_host: float
     sort_per_byte: float
+    segment_per_byte: float
     gradient_passes: float
     start: float
     rank: float
@@ -186,13 +187,14 @@ def _output_dist(clock, kind, is_forward, sums, m):
 @njit(cache=True)
 def _input_dist(clock, order, sums, m):
     """`lab.exchange.input_dist` of one module."""
-    local_batch, sent = m.batch / m.world, 0.0
+    local_batch, sent, sent_lengths = m.batch / m.world, 0.0, 0.0
     for kind in order:
         copies = m.world if kind == DATA_PARALLEL else 1
         sent += local_batch * (4 * sums.whole_features[kind] + 8 * sums.ids[kind].sum()) / copies
+        sent_lengths += local_batch * 4 * sums.whole_features[kind] / copies
     if (order == DATA_PARALLEL).all():
         return
-    clock += _stream(2 * sent, 4, m) + m.sync
+    clock += _stream(2 * sent, 4, m) + m.segment_per_byte * sent_lengths + m.sync
     for kind in order:
         if kind == DATA_PARALLEL:
             continue
@@ -200,13 +202,14 @@ def _input_dist(clock, order, sums, m):
         if kind != COLUMN_WISE:
             clock += _stream(3 * lengths.sum(), 4, m) + m.sort_per_byte * ids.sum() + m.sync
         if kind in (TABLE_ROW_WISE, GRID_SHARD):
-            clock += _stream(2 * (lengths + ids).sum(), 4, m)
+            clock += _stream(2 * (lengths + ids).sum(), 4, m) + m.segment_per_byte * lengths.sum()
         clock[:] = clock.max() + m.splits + m.sync
         exchange(clock, lengths, False, m)
         exchange(clock, ids, False, m)
         for rank in range(m.world):
             clock[rank] += _stream(2 * m.world * (lengths[rank] + ids[rank]), 4, m)
             clock[rank] += _stream(5 * m.world * lengths[rank], 2, m) + m.sync
+            clock[rank] += m.segment_per_byte * m.world * lengths[rank]
     clock += m.lookup_host
 
 

@@ -134,6 +134,7 @@ class Segments(Expressions):
             return found
         numbers = 4 * sum(self._features.values()) + 8 * self._all_ids
         found = found + self.stream(2 * self._batch * numbers, 4) + self.constant(m.sync + m.lookup_host)
+        found = found + m.segment_per_byte * 4 * self._batch * sum(self._features.values())
         for kind in self.sharded:
             found = found + self.constant(m.splits + 2 * m.sync)
             if kind == COLUMN_WISE:
@@ -143,7 +144,7 @@ class Segments(Expressions):
             lengths, of_ids = 4 * self._batch * ranks * self._features[kind], 8 * self._batch * whole_ids
             found = found + self.stream(3 * lengths, 4) + m.sort_per_byte * of_ids + self.constant(m.sync)
             if kind in ON_HOSTS:
-                found = found + self.stream(2 * (lengths + of_ids), 4)
+                found = found + self.stream(2 * (lengths + of_ids), 4) + m.segment_per_byte * lengths
         return found
 
     def ids_after(self, kind: int, ranks: int) -> FloatArray:
@@ -155,6 +156,7 @@ class Segments(Expressions):
         share, factor = self.means(kind, ranks)
         found = self._exchange(kind, ranks, lengths) + self._exchange(kind, ranks, of_ids)
         found = found + self.stream(2 * m.world * factor * (lengths + of_ids), 4 * share)
+        found = found + m.segment_per_byte * m.world * factor * lengths
         return found + self.stream(5 * m.world * factor * lengths, 2 * share)
 
     def gradients(self, ranks: int) -> FloatArray:
@@ -219,6 +221,7 @@ class Segments(Expressions):
         numbers_of_ids = lengths + 8 * self._batch * terms.ids * terms.row_share[:, kind, 0]
         came = (m.world - m.local) / m.alltoall_card * numbers_of_ids
         came = came + m.world * (2 * numbers_of_ids + 5 * lengths) / m.memory_rate
+        came = came + m.world * m.segment_per_byte * lengths
         peers = self._hosts - 1 if kind in ON_HOSTS else m.world - m.local
         sent = 8 * m.batch * numbers / m.memory_rate
         both = peers * 4 * self._batch / m.alltoall_card * numbers

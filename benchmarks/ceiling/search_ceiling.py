@@ -38,10 +38,9 @@ from whole_cost_tasks import suite_tasks
 from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.cost_models.models import load_cost_models
 from neuroshard_pipeline.errors import DoesNotFitError
-from neuroshard_pipeline.lab.exchange import ID_BYTES
 from neuroshard_pipeline.lab.network import collective_us
 from neuroshard_pipeline.lab.step import StepCost, step_cost_ms, step_params
-from neuroshard_pipeline.lab.step_groups import BYTES_PER_US, Job
+from neuroshard_pipeline.lab.step_groups import BYTES_PER_US, ID_BYTES, LENGTH_BYTES, Job
 from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.search.params import default_memory
 from neuroshard_pipeline.search.plan import Placement, Plan
@@ -81,6 +80,7 @@ def machine_of(job: Job) -> Machine:
         job.host.host_sync_us,
         job.host.lookup_host_us,
         job.host.pooled_sort_ns / 1e3 / ID_BYTES,
+        job.host.permute_segment_ns / 1e3 / LENGTH_BYTES,
         float(gradient_passes(job.task)),
         host.launch_us,
         host.rank_us,
@@ -91,12 +91,12 @@ def machine_of(job: Job) -> Machine:
         fabric.hop_us,
         fabric.peer_us,
         fabric.card_gb_per_s * BYTES_PER_US,
-        fabric.card_gb_per_s * BYTES_PER_US * fabric.alltoall_share ** np.log2(job.hosts),
+        fabric.card_gb_per_s * BYTES_PER_US * fabric.alltoall_share ** np.log2(job.num_hosts),
         fabric.tree_fill_us,
         fabric.ring_fill_us,
         fabric.low_latency_share,
         fabric.trees,
-        float(collective_us("alltoall", 24.0 * job.world_size, job.world_size, job.hosts, job.network)),
+        float(collective_us("alltoall", 24.0 * job.world_size, job.world_size, job.num_hosts, job.network)),
     )
 
 
@@ -190,7 +190,7 @@ def bound(task: ShardingTask, terms: Terms, cost_ms: float, seconds: float) -> f
     """A proved lower bound in ms on the cost of every plan, one of which costs `cost_ms`."""
     job = job_of(task)
     bound_ms = LabBound(terms, job).step_ms(cost_ms)
-    if job.hosts == 1:
+    if job.num_hosts == 1:
         return bound_ms
     branching = Branching(terms, machine_of(job), job.network)
     return max(bound_ms, branching.least(seconds, 1e3 * cost_ms).least_us / 1e3)

@@ -22,12 +22,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from cluster_sheets import ClusterSheet, FabricNumbers, HostNumbers, NetworkSheets
 from published_collectives import MeasuredCollective
 from scipy.optimize import least_squares
 
 from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.errors import MeasurementError
-from neuroshard_pipeline.lab.clusters import ClusterSheet, FabricNumbers, HostNumbers, NetworkSheets
 from neuroshard_pipeline.lab.network import (
     COLLECTIVES,
     Collective,

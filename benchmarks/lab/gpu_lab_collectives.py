@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
+from cluster_sheets import network_sheets
 from fit_network import fit_networks, from_other_sizes, predicted_us, with_card
 from gpu_lab_points import LEFT_OUT, PREDICTED, Aim, Check, Point
 from published_collectives import MeasuredCollective, read_published_collectives
 
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.lab.network import NetworkParams
-from neuroshard_pipeline.lab.network_presets import network_preset, network_sheets
+from neuroshard_pipeline.lab.network_presets import network_preset
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "data" / "01_raw" / "published"
 OURS = (PUBLISHED / "collectives.csv", PUBLISHED / "collectives_further.csv")

@@ -32,6 +32,7 @@ _ROOMY = 2**40
 OF_SOURCES = {
     "without FBGEMM#2346": {"pooled_sort_ns": 0.0, "sequence_sort_ns": 0.0},
     "without torchrec#2365": {"lookup_host_us": 0.0},
+    "without torchrec#4624": {"permute_segment_ns": 0.0, "permute_number_ns": 0.0},
 }
 
 
@@ -42,7 +43,7 @@ def check_steps(path: Path) -> Check:
     """
     points = []
     for row in yaml.safe_load(path.read_text()):
-        aim = None if row["what"] in ("bound", "sort") else AIM.name
+        aim = None if row["what"] in ("bound", "sort", "permutation") else AIM.name
         what = f"{row['name']} ({row['what']})"
         points.append(
             Point(row["source"], row["gpu"], row["what"], row["us"], _predicted_us(row), PREDICTED, aim, what)
@@ -81,6 +82,10 @@ def _predicted_us(row: dict[str, Any], host: StepParams | None = None) -> float:
         return float(_job(row).kernels_us(float(row["bytes"]), row.get("kernels", 1))[0])
     if row["what"] == "sort":
         return float(step_params().sort_ns(row["order"] == "kept") / 1e3 * row["ids_sorted"])
+    if row["what"] == "permutation":
+        segments = float(row["segments"])
+        values = 4.0 * row["numbers"]
+        return float(_job(row).permuted_us(4.0 * segments, 0.0, values)[0])
     us = _step_us(row, row.get("compute_kernel", "fused"), host)
     if row["what"] == "added":
         return us - _step_us({name: row[name] for name in row if name != "cache_load_factor"}, "fused")

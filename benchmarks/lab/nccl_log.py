@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cluster_sheets import Chosen, ClusterSheet, GpuSheet, choose_cluster
 from published_collectives import MeasuredCollective, bus_factor, collective_named
 
 from neuroshard_pipeline.errors import TableFileError
-from neuroshard_pipeline.lab.clusters import Chosen, ClusterSheet, GpuSheet, choose_cluster
 from neuroshard_pipeline.lab.network import Collective
 from neuroshard_pipeline.tables.records import read_text
 

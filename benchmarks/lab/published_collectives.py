@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from cluster_sheets import Chosen, ClusterSheet, GpuSheet, choose_cluster
+
 from neuroshard_pipeline.errors import TableFileError
-from neuroshard_pipeline.lab.clusters import Chosen, ClusterSheet, GpuSheet, choose_cluster
 from neuroshard_pipeline.lab.network import COLLECTIVES, Collective
 from neuroshard_pipeline.tables.records import Record, read_records
 

@@ -36,6 +36,7 @@ class _List(click.ParamType):
 @click.option("--batch-size", type=int, default=65536, show_default=True, help="Samples of a step over all GPUs.")
 @click.option("--memory-gib", type=float, help="GiB per GPU for embeddings; by default, 64 of 80 and 120 of 141.")
 @click.option("--host-memory-gib", type=float, help="GiB of host memory per GPU that embeddings may use.")
+@click.option("--dense-gib", type=float, default=0.0, help="GiB per GPU that the dense part needs; no plan changes.")
 @click.option("--optimizer", type=click.Choice(OPTIMIZERS), default="rowwise_adagrad", show_default=True)
 @click.option("--comm-precision", type=click.Choice(list(COMM_BYTES)), default=DEFAULT_COMM_PRECISION)
 @click.option("--pipelined", is_flag=True, help="The trainer exchanges ids while it computes on the batch before.")

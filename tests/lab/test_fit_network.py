@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cluster_sheets import choose_cluster, network_sheets, preset_yaml, stated_card_gb_per_s
 from conftest import ROOT
 from fit_network import fit_cluster, fit_networks, from_other_sizes, predicted_us, with_card
 from published_collectives import COLUMNS, publisher_of, read_published_collectives
 
 from neuroshard_pipeline.errors import MeasurementError, TableFileError
-from neuroshard_pipeline.lab.clusters import choose_cluster, stated_card_gb_per_s
 from neuroshard_pipeline.lab.network import COLLECTIVES, collective_us
-from neuroshard_pipeline.lab.network_presets import network_names, network_preset, network_sheets, preset_yaml
+from neuroshard_pipeline.lab.network_presets import network_names, network_preset
 
 SHEETS = network_sheets()
 PUBLISHED = ROOT / "data" / "01_raw" / "published"

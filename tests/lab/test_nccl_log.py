@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from cluster_sheets import network_sheets
 from nccl_log import read_nccl_log
 
 from neuroshard_pipeline.errors import TableFileError
-from neuroshard_pipeline.lab.network_presets import network_sheets
 
 SHEETS = network_sheets()
 HEADER = "#  size  count  type  redop  root  time  algbw  busbw  #wrong  time  algbw  busbw  #wrong\n"

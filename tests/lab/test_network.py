@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from cluster_sheets import network_sheets
 from hypothesis import given
 from hypothesis import strategies as st
 from lab.networks import SIMPLE, alltoall_oracle_ms
@@ -11,7 +12,7 @@ from published_collectives import bus_factor
 
 from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.lab.network import COLLECTIVES, collective_us, rank_costs_ms
-from neuroshard_pipeline.lab.network_presets import network_names, network_preset, network_sheets
+from neuroshard_pipeline.lab.network_presets import network_names, network_preset
 
 PRESETS = network_names()
 SIZES = 2.0 ** np.arange(3, 35)

@@ -23,7 +23,8 @@ from neuroshard_pipeline.tables.table import Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
 H100, CLUSTER = modelled_device("h100"), network_preset("h100-ib400")
-HOST = step_params()
+#: Without the prices of permutations, which `test_step_kernels` has.
+HOST = step_params().model_copy(update={"permute_segment_ns": 0.0, "permute_number_ns": 0.0})
 SYNC = HOST.host_sync_us
 #: A GPU that moves 1e3 bytes per us and launches a kernel in 10 us.
 SLOW = ModelledDevice(
@@ -49,7 +50,8 @@ def replicas(table: Table, world_size: int) -> list[tuple[Shard, int]]:
 
 
 def cost(of: ShardingTask, placed, device=SLOW, network=SIMPLE, **options) -> StepCost:
-    return step_cost_ms(of, [shard for shard, _ in placed], [rank for _, rank in placed], device, network, **options)
+    shards, ranks = [shard for shard, _ in placed], [rank for _, rank in placed]
+    return step_cost_ms(of, shards, ranks, device, network, **{"host": HOST} | options)
 
 
 def us(values) -> list[float]:

@@ -26,8 +26,24 @@ def test_gradients_of_sequence_rows_are_put_side_by_side_and_added():
     rows = replace(NARROW, pooling="none")
     floats = 8 * 200 * 4 / 1e3
     whole_rows, cut = (cost(task(rows), placed) for placed in ([(whole(rows), 0)], by_rows(rows, (0, 1))))
-    # Backward: put side by side, then sent, permuted and divided by the rank that has the rows.
-    assert us(whole_rows.module_ms) == pytest.approx([3 * (10 + 2 * floats) + 10 + floats, 10 + floats])
+    # Backward: put side by side, then permuted and divided by the rank that has the rows, which permutes them forward,
+    # too. A permutation is four kernels and also moves the lengths of 200 bags.
+    permuted = 4 * 10 + 2 * 4 * 200 / 1e3
+    own = 2 * (permuted + 2 * floats) + 10 + 2 * floats
+    assert us(whole_rows.module_ms) == pytest.approx([own + 10 + floats, 10 + floats])
     # Row shards also order the rows by ids, forward, and add their gradients to zeros, backward: two passes each.
-    own = 3 * (10 + floats)
+    own = 2 * (permuted + floats) + 10 + floats
     assert us(cut.module_ms) == pytest.approx([own + 10 + floats + 3 * (10 + floats)] * 2)
+
+
+@pytest.mark.parametrize(
+    ("segment_ns", "number_ns", "added"), [(5e3, 0, 200 * 5), (0, 7, 0), (0, 12, 800 * (12 - 8) / 1e3)]
+)
+def test_a_permutation_takes_a_time_per_segment_and_at_least_one_per_number(segment_ns, number_ns, added):
+    """A rank has half of the rows of 200 bags, 800 numbers that memory moves in 8 ns each, there and back."""
+    table = replace(NARROW, pooling="none")
+    prices = {"permute_segment_ns": segment_ns, "permute_number_ns": number_ns}
+    free, priced = (cost(task(table), by_rows(table, (0, 1)), host=HOST.model_copy(update=of)) for of in ({}, prices))
+    assert us(priced.module_ms - free.module_ms) == pytest.approx([2 * added] * 2)
+    # The ids of 100 bags are put into the order of the groups, those of 200 bags into the order of features.
+    assert us(priced.input_dist_ms - free.input_dist_ms) == pytest.approx([300 * segment_ns / 1e3] * 2)

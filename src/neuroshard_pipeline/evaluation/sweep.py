@@ -1,7 +1,7 @@
 """How many GPUs a model's tables need: plans for several kinds of GPUs and sizes of the cluster, side by side."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from neuroshard_pipeline.cost_models.models import load_cost_models
 from neuroshard_pipeline.errors import DoesNotFitError, TaskError, did_you_mean
+from neuroshard_pipeline.evaluation.peak_memory import PeakMemory, peak_memory
 from neuroshard_pipeline.host import usable_cores
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.sharders.registry import shard
@@ -18,6 +19,8 @@ from neuroshard_pipeline.workers import WorkerParams, map_items
 
 #: GiB of a GPU's memory for embeddings; the rest is for the dense model and its activations (conf/<gpu>/globals.yml).
 MEMORY_GIB = {"a100": 64.0, "h100": 64.0, "h200": 120.0}
+#: GiB that PyTorch reports for the whole GPU.
+GPU_GIB = {"a100": 79.0, "h100": 79.0, "h200": 139.0}
 
 _GIB = 2**30
 _TIMEOUT_S = 3600.0  # of one plan
@@ -44,12 +47,14 @@ class Candidate:
         ranks: number of ranks.
         plan: the plan, or None if there is none.
         problem: why there is no plan; empty if there is one.
+        dense_gib: GiB per rank for the dense part at the peak of a step.
     """
 
     gpu: str
     ranks: int
     plan: Plan | None
     problem: str = ""
+    dense_gib: float = 0.0
 
     @cached_property
     def step_ms(self) -> float:
@@ -72,6 +77,16 @@ class Candidate:
         text = max(parts, key=lambda name: parts[name])
         return f"{text} ({parts[text] / cost.rank_ms[rank]:.0%})"
 
+    @cached_property
+    def peak(self) -> PeakMemory | None:
+        """Memory of the ranks at the peak of a step; None without a plan."""
+        return None if self.plan is None else peak_memory(self.plan, self.dense_gib * _GIB)
+
+    @property
+    def storage_reservation(self) -> float:
+        """The `storage_reservation` that TorchRec's planner needs to leave room for the peak; 0 without a plan."""
+        return 0.0 if self.peak is None else self.peak.storage_reservation(GPU_GIB[self.gpu] * _GIB)
+
     @property
     def memory_left_gib(self) -> float:
         """GiB that the fullest rank has left for embeddings."""
@@ -88,6 +103,7 @@ def sweep(
     batch_size: int,
     memory_gib: float | None = None,
     workers: int | None = None,
+    dense_gib: float = 0.0,
     **options: Any,
 ) -> list[Candidate]:
     """Plan the same tables for every kind of GPU and number of ranks.
@@ -100,6 +116,7 @@ def sweep(
         batch_size: samples of a step over all ranks; a multiple of every number of ranks is best.
         memory_gib: GiB for embeddings on every rank; None for those of `MEMORY_GIB`.
         workers: processes; None for one per core.
+        dense_gib: see `Candidate`; it does not change the plans.
         **options: further fields of `ShardingTask`, such as `optimizer`.
 
     Returns:
@@ -114,7 +131,8 @@ def sweep(
     for gpu in gpus:
         memory_bytes = int((MEMORY_GIB[gpu] if memory_gib is None else memory_gib) * _GIB)
         jobs += [(gpu, ShardingTask(tables, number, batch_size, memory_bytes, **options)) for number in ranks]
-    return _planned(jobs, min(len(jobs), workers or len(usable_cores())))
+    found = _planned(jobs, min(len(jobs), workers or len(usable_cores())))
+    return [replace(candidate, dense_gib=dense_gib) for candidate in found]
 
 
 def _planned(jobs: list[Job], workers: int) -> list[Candidate]:

@@ -4,7 +4,6 @@
 - `lookups`: the numbers that describe one fused lookup, from shards or from a published row
 - `params`: the shipped numbers, conf/base/parameters_lab.yml
 - `network`: parameters of modelled clusters, and the time of NCCL's collectives on them
-- `clusters`: data sheets of clusters, and the choice of one for a measurement that only names its hardware
 - `network_presets`: the shipped clusters
 - `step`: the cost of a whole training step of TorchRec's embedding modules, for every sharding type
 - `step_samples`: random plans with the cost of their steps, for the step cost model

@@ -40,12 +40,22 @@ from numpy.typing import ArrayLike
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.lab.network import Collective, collective_us
 from neuroshard_pipeline.lab.phases import AllToAll, Phase, Symmetric, Work
-from neuroshard_pipeline.lab.step_groups import Group, Job, columns, features, ids, whole_columns, whole_features
+from neuroshard_pipeline.lab.step_groups import (
+    FLOAT_BYTES,
+    ID_BYTES,
+    LENGTH_BYTES,
+    WEIGHT_BYTES,
+    Group,
+    Job,
+    columns,
+    features,
+    ids,
+    whole_columns,
+    whole_features,
+)
 from neuroshard_pipeline.tables.replica_groups import synced_bytes
 
-LENGTH_BYTES, ID_BYTES, WEIGHT_BYTES, FLOAT_BYTES = 4, 8, 4, 4
 _SPLIT_NUMBERS = 3  # number of lengths, number of ids, samples: int64 each
-_PERMUTE_KERNELS = 4  # two running sums of lengths, permute lengths, permute ids [FBGEMM permute_2D_sparse_data]
 _BUCKETIZE_KERNELS = 4  # count, two running sums, scatter [FBGEMM block_bucketize_sparse_features]
 _OFFSET_KERNELS = 2  # running sum, conversion to int64
 _OFFSET_BYTES = 2 * LENGTH_BYTES + LENGTH_BYTES + ID_BYTES
@@ -56,16 +66,15 @@ def input_dist(groups: Sequence[Group], job: Job) -> list[Phase]:
     sharded = [group for group in groups if not group.is_replicated]
     if not sharded:
         return []
-    sent = sum(_sent_bytes(group, job) for group in groups)
-    first = job.kernels_us(2 * sent, _PERMUTE_KERNELS) + job.host.host_sync_us
+    first = job.permuted_us(*np.sum([_sent_bytes(group, job) for group in groups], axis=0)) + job.host.host_sync_us
     lookup = Work("input_dist", np.full(job.world_size, job.host.lookup_host_us))
     return [Work("input_dist", first), *(phase for group in sharded for phase in _group_input_dist(group, job)), lookup]
 
 
-def _sent_bytes(group: Group, job: Job) -> float:
-    """Bytes of lengths, ids and weights that one rank has for all shards of a group, before they are sorted by rows."""
-    numbers = LENGTH_BYTES * group.total(whole_features) + _id_bytes(group) * group.total(ids)
-    return job.local_batch * numbers / group.copies(job)
+def _sent_bytes(group: Group, job: Job) -> tuple[float, float]:
+    """Bytes of lengths, and of ids and weights, that a rank has for all shards of a group, before a sort by rows."""
+    copies = group.copies(job) / job.local_batch
+    return LENGTH_BYTES * group.total(whole_features) / copies, _id_bytes(group) * group.total(ids) / copies
 
 
 def _id_bytes(group: Group) -> int:
@@ -78,15 +87,14 @@ def _group_input_dist(group: Group, job: Job) -> list[Phase]:
     of_ids = samples * group.on_ranks(ids, world)
     first = np.zeros(world)
     if group.is_cut_by_rows and peers > 1:
-        sorted_bytes = (lengths + _id_bytes(group) * of_ids).sum() / (world // peers)
         first = job.kernels_us(3 * lengths.sum() / (world // peers), _BUCKETIZE_KERNELS) + job.host.host_sync_us
         first = first + job.host.sort_ns(group.is_sequence) / 1e3 * of_ids.sum() / (world // peers)
         if group.kind in ("table_row_wise", "grid_shard"):  # buckets are put into the order of the ranks
-            first = first + job.kernels_us(2 * sorted_bytes, _PERMUTE_KERNELS)
-    came = peers * (lengths + _id_bytes(group) * of_ids)
+            first = first + job.permuted_us(lengths.sum(), _id_bytes(group) * of_ids.sum())
     offsets = job.kernels_us(peers * lengths / LENGTH_BYTES * _OFFSET_BYTES, _OFFSET_KERNELS)
     if peers == 1:
         return [Work("input_dist", offsets)]
+    ordered = job.permuted_us(peers * lengths, peers * _id_bytes(group) * of_ids)
     numbers = _SPLIT_NUMBERS + group.is_weighted
     exchanges: list[Phase] = [
         AllToAll("input_dist", _among(group, _to_each(lengths), job)),
@@ -102,7 +110,7 @@ def _group_input_dist(group: Group, job: Job) -> list[Phase]:
         else _in_hosts("alltoall", np.full(world, splits), job, "input_dist"),
         Work("input_dist", np.full(world, job.host.host_sync_us)),
         *exchanges,
-        Work("input_dist", job.kernels_us(2 * came, _PERMUTE_KERNELS) + job.host.host_sync_us + offsets),
+        Work("input_dist", ordered + job.host.host_sync_us + offsets),
     ]
 
 
@@ -170,13 +178,13 @@ def _host_row_dist(group: Group, job: Job) -> tuple[list[Phase], list[Phase]]:
     """Reduction inside hosts, then an exchange between the ranks at the same position on their hosts."""
     local, batch = job.ranks_per_host, job.task.batch_size
     width = group.on_ranks(whole_columns, job.world_size)
-    host_width = np.bincount(job.host_of, width, minlength=job.hosts)[job.host_of]  # (W,)
+    host_width = np.bincount(job.host_of, width, minlength=job.num_hosts)[job.host_of]  # (W,)
     own, reduced, back = batch * host_width, batch / local * host_width, job.local_batch * width.sum()
     messages = np.repeat((job.output_bytes * job.local_batch * host_width)[:, None], job.world_size, axis=1)
     place = np.arange(job.world_size) % job.network.gpus_per_host
     messages = np.where((place[:, None] == place) & (job.host_of[:, None] != job.host_of), messages, 0.0)
     across: tuple[list[Phase], list[Phase]] = ([], [])
-    if job.hosts > 1:
+    if job.num_hosts > 1:
         copy, cat = _copied(reduced, job) + _converted(reduced, job), _copied(back, job) + _converted(back, job)
         across = (
             [Work("module", copy), AllToAll("forward_comm", messages), Work("module", cat)],
@@ -207,7 +215,9 @@ def _sequence_dist(group: Group, job: Job) -> tuple[list[Phase], list[Phase]]:
     messages = np.repeat((job.output_bytes * job.local_batch * width)[:, None], job.world_size, axis=1)
     messages = _among(group, messages, job)
     ordered = _copied(back, job) if group.is_cut_by_rows else _reordered(group, back, job)
-    sent, came = _copied(own, job) + _converted(own, job), _converted(back, job) + ordered
+    lengths = LENGTH_BYTES * job.local_batch * group.peers(job) * group.on_ranks(features, job.world_size)
+    sent = job.permuted_us(lengths, 0.0, FLOAT_BYTES * own) + _converted(own, job)
+    came = _converted(back, job) + ordered
     forward: list[Phase] = [Work("module", sent), AllToAll("forward_comm", messages), Work("module", came)]
     added = _copied(back, job) * group.is_cut_by_rows  # zeros are written, and gradients are added instead of copied
     side_by_side = _copied(back, job) * (not group.is_sent_once)  # else `sequences.rows_at_places`
@@ -229,7 +239,7 @@ def all_reduce(size_bytes: float, job: Job) -> Phase:
 
 def all_reduce_across_hosts(size_bytes: FloatArray, job: Job) -> Phase:
     """The all_reduce of gradients (W,) among the ranks at the same position on the hosts of all replica groups."""
-    ranks = job.hosts * job.task.num_replica_groups
+    ranks = job.num_hosts * job.task.num_replica_groups
     us = collective_us("all_reduce", size_bytes, ranks, -(-ranks // job.groups_on_host), job.network)
     us = np.where(size_bytes > 0, us, 0.0)
     return Symmetric("reduction", us, np.arange(job.world_size) % job.network.gpus_per_host)
@@ -251,7 +261,7 @@ def averaging(groups: Sequence[Group], job: Job) -> list[Phase]:
 
 def _together(part: str, collective: Collective, size: float, job: Job) -> Symmetric:
     """A collective of all ranks."""
-    us = float(collective_us(collective, size, job.world_size, job.hosts, job.network)) if size > 0 else 0.0
+    us = float(collective_us(collective, size, job.world_size, job.num_hosts, job.network)) if size > 0 else 0.0
     return Symmetric(part, np.full(job.world_size, us), np.zeros(job.world_size, dtype=np.int64))
 
 

@@ -24,6 +24,8 @@ from neuroshard_pipeline.tables.table import Shard, ShardingType
 from neuroshard_pipeline.tables.task import COMM_BYTES, ShardingTask
 
 BYTES_PER_US = 1e3  # at 1 GB/s
+LENGTH_BYTES, ID_BYTES, WEIGHT_BYTES, FLOAT_BYTES = 4, 8, 4, 4
+_PERMUTE_KERNELS = 4  # two running sums of lengths, permute lengths, permute ids [FBGEMM permute_2D_sparse_data]
 
 
 class StepParams(Parameters):
@@ -36,12 +38,16 @@ class StepParams(Parameters):
             for it just before.
         pooled_sort_ns: time per id in which ids are sorted into one bucket per rank.
         sequence_sort_ns: the same for ids of sequence tables, whose order is kept.
+        permute_segment_ns: time per segment (the ids or rows of one feature and sample) that is put into another order.
+        permute_number_ns: time per fp32 number of these segments, if memory is not slower.
     """
 
     host_sync_us: float = Field(ge=0)
     lookup_host_us: float = Field(ge=0)
     pooled_sort_ns: float = Field(ge=0)
     sequence_sort_ns: float = Field(ge=0)
+    permute_segment_ns: float = Field(ge=0)
+    permute_number_ns: float = Field(ge=0)
 
     def sort_ns(self, is_sequence: bool) -> float:
         """Nanoseconds in which one id is sorted into the bucket of its rank."""
@@ -87,7 +93,7 @@ class Job:
         return min(self.network.gpus_per_host, self.task.world_size)
 
     @property
-    def hosts(self) -> int:
+    def num_hosts(self) -> int:
         """Number of hosts."""
         return self.network.hosts_of(self.task.world_size)
 
@@ -104,6 +110,21 @@ class Job:
         moved = np.broadcast_to(np.asarray(num_bytes, dtype=np.float64), self.world_size)
         rate = self.device.device.hbm_gb_per_s * self.device.kernels.hbm_efficiency * BYTES_PER_US
         return np.where(moved > 0, kernels * self.device.kernels.forward_launch_us + moved / rate, 0.0)
+
+    def permuted_us(
+        self, lengths: FloatArray | float, ids: FloatArray | float, rows: FloatArray | float = 0.0
+    ) -> FloatArray:
+        """Microseconds in which every rank puts segments into another order [FBGEMM permute_2D_sparse_data], (W,).
+
+        Args:
+            lengths: bytes of the segments' lengths, (W,).
+            ids: bytes of ids and their weights, (W,).
+            rows: bytes of fp32 numbers, (W,), which the kernel moves one by one.
+        """
+        rows, segments = np.asarray(rows), np.asarray(lengths) / LENGTH_BYTES
+        slower = rows / FLOAT_BYTES * self.host.permute_number_ns / 1e3 - self.kernels_us(2 * rows, 0)
+        us = self.kernels_us(2 * (lengths + ids + rows), _PERMUTE_KERNELS) + np.maximum(slower, 0.0)
+        return np.asarray(us + segments * self.host.permute_segment_ns / 1e3)
 
 
 @dataclass(frozen=True)
@@ -154,11 +175,11 @@ class Group:
         """Whether every rank sends each distinct id of its samples once."""
         return any(sent is not shard for shard, sent in zip(self.shards, self.exchanged, strict=True))
 
-    def copies(self, job: Job) -> int:
+    def copies(self, job: Job | ShardingTask) -> int:
         """How often the group has each table."""
-        return {"data_parallel": job.world_size, "host_row_wise": job.hosts}.get(self.kind, 1)
+        return {"data_parallel": job.world_size, "host_row_wise": job.num_hosts}.get(self.kind, 1)
 
-    def peers(self, job: Job) -> int:
+    def peers(self, job: Job | ShardingTask) -> int:
         """Number of ranks that exchange ids and outputs with each other."""
         return job.ranks_per_host if self.kind == "host_row_wise" else job.world_size
 

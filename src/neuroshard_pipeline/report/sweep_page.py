@@ -4,11 +4,15 @@ from collections import Counter
 from collections.abc import Sequence
 
 import jinja2
+import numpy as np
 
 from neuroshard_pipeline.evaluation.sweep import Candidate
 from neuroshard_pipeline.report.page import asset
 
-COLUMNS = ("GPU", "ranks", "step ms", "slowest part", "samples/s", "GiB left", "sharding types")
+COLUMNS = (
+    "GPU", "ranks", "step ms", "slowest part", "samples/s", "GiB left", "peak GiB", "reserved", "reservation",
+    "sharding types",
+)  # fmt: skip
 
 
 def sweep_rows(candidates: Sequence[Candidate]) -> list[tuple[str, ...]]:
@@ -39,7 +43,7 @@ def sweep_html(candidates: Sequence[Candidate], title: str, notes: Sequence[str]
 
 
 def _row(candidate: Candidate) -> tuple[str, ...]:
-    if candidate.plan is None:
+    if candidate.plan is None or candidate.peak is None:
         return (candidate.gpu, str(candidate.ranks), "does not fit", *[""] * (len(COLUMNS) - 3))
     kinds = Counter({shard.table.name: shard.sharding_type for shard in candidate.plan.shards}.values())
     return (
@@ -49,5 +53,7 @@ def _row(candidate: Candidate) -> tuple[str, ...]:
         candidate.slowest_part,
         f"{candidate.samples_per_second:,.0f}",
         f"{candidate.memory_left_gib:.1f}",
+        *(f"{np.max(size) / 2**30:.1f}" for size in (candidate.peak.allocated, candidate.peak.reserved)),
+        f"{candidate.storage_reservation:.0%}",
         ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()),
     )

@@ -17,7 +17,8 @@ from neuroshard_pipeline.lab.network import (
     collective_us,
     rank_costs_ms,
 )
-from neuroshard_pipeline.lab.network_presets import network_preset, network_sheets
+from neuroshard_pipeline.lab.network_presets import network_preset
+from neuroshard_pipeline.lab.params import lab_values
 from neuroshard_pipeline.torchrec_bridge.virtual.log import Collective as Logged
 
 #: `network(collectives, starts_ms)` returns the time in ms when a collective is done on each rank, (n,). It gets
@@ -74,8 +75,7 @@ def ethernet(gbit_per_s: float, ranks_per_host: int, host: str = "h100-ib400") -
     Raises:
         MeasurementError: `host` is unknown.
     """
-    cloud = network_sheets().fit.cloud
-    values = cloud.model_dump()
+    values = dict(lab_values()["network_fit"]["cloud"])
     card = values.pop("card_share") * gbit_per_s / _GBIT_PER_GB / ranks_per_host
     return network_preset(host).model_copy(
         update={

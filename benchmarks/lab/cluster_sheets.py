@@ -1,4 +1,4 @@
-"""Data sheets of GPU clusters, and the choice of a modelled cluster for a measurement that only names its hardware."""
+"""Data sheets of GPU clusters, where fits of modelled clusters start, and the choice of a cluster for a measurement."""
 
 import re
 from collections.abc import Mapping
@@ -7,6 +7,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from neuroshard_pipeline.lab.network import NetworkParams
+from neuroshard_pipeline.lab.params import lab_values
 from neuroshard_pipeline.parameters import Parameters
 
 _GBIT_PER_GBYTE = 8
@@ -175,3 +177,22 @@ def stated_card_gb_per_s(interconnect: str, gpus_per_host: int) -> float | None:
 
 def _gbit(number: str | None, name: str | None) -> float:
     return float(number) if number else _GBIT[str(name)]
+
+
+def network_sheets() -> NetworkSheets:
+    """Data sheets of GPUs and clusters, and where fits start."""
+    values = lab_values()
+    return NetworkSheets(gpus=values["gpus"], clusters=values["clusters"], fit=values["network_fit"])
+
+
+def preset_yaml(name: str, params: NetworkParams, comment: str) -> str:
+    """A modelled cluster as lines to paste below `lab.networks`; numbers have three significant digits."""
+    lines = [f"    {name}: # {comment}", f"      gpus_per_host: {params.gpus_per_host}"]
+    for part, values in (("host", params.host), ("fabric", params.fabric)):
+        shown = ", ".join(f"{key}: {_shown(value)}" for key, value in values.model_dump().items())
+        lines.append(f"      {part}: {{{shown}}}")
+    return "\n".join(lines)
+
+
+def _shown(value: float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else f"{float(f'{value:.3g}'):g}"
