@@ -96,7 +96,7 @@ def peak_memory(plan: PlanData, dense_bytes: float = 0.0) -> PeakMemory:
     """
     task, world = plan.task, plan.task.world_size
     groups = grouped(plan.shards, plan.ranks, task)
-    sent, came, outputs, own, exchanged, looked_up = sum(_buffers(group, task) for group in groups)
+    sent, came, outputs, own, exchanged, looked_up = np.sum([_buffers(group, task) for group in groups], axis=0)
     tables = plan.memory.without_buffers().bytes_of_ranks(plan.shards, plan.ranks, task).astype(float)
     replicas = [group.on_ranks(lambda shard: shard.weight_bytes, world) for group in groups if group.is_replicated]
     sort_bytes = 0 if plan.compute_device == "cpu" else _SORT_BYTES
