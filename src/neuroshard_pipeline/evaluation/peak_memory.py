@@ -26,7 +26,6 @@ from neuroshard_pipeline.lab.step_groups import (
     FLOAT_BYTES,
     ID_BYTES,
     LENGTH_BYTES,
-    WEIGHT_BYTES,
     Group,
     columns,
     features,
@@ -113,14 +112,14 @@ def peak_memory(plan: PlanData, dense_bytes: float = 0.0) -> PeakMemory:
 def _buffers(group: Group, task: ShardingTask) -> FloatArray:
     """(6, W): bytes of ids sent and received, outputs, those of lookups, and buffers of their exchange; ids."""
     world, local = task.world_size, task.batch_size / task.world_size
-    id_bytes, samples = ID_BYTES + WEIGHT_BYTES * group.is_weighted, local / group.copies(task)
-    sent = samples * (LENGTH_BYTES * group.total(whole_features) + id_bytes * group.total(ids))
+    samples = local / group.copies(task)
+    sent = samples * (LENGTH_BYTES * group.total(whole_features) + group.id_bytes * group.total(ids))
     out = samples * FLOAT_BYTES * group.total(whole_columns)
     seen = local * (1 if group.is_replicated else group.peers(task))
     looked_up = seen * group.on_ranks(ids, world)
     came = seen * ID_BYTES * group.on_ranks(features, world)  # offsets
     if not group.is_replicated:
-        came += seen * LENGTH_BYTES * group.on_ranks(features, world) + id_bytes * looked_up
+        came += seen * LENGTH_BYTES * group.on_ranks(features, world) + group.id_bytes * looked_up
     own = seen * FLOAT_BYTES * group.on_ranks(columns, world) * (not group.is_replicated)
     exchanged = out + np.maximum(out, own)
     if group.is_sequence:

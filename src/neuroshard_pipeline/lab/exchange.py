@@ -74,11 +74,7 @@ def input_dist(groups: Sequence[Group], job: Job) -> list[Phase]:
 def _sent_bytes(group: Group, job: Job) -> tuple[float, float]:
     """Bytes of lengths, and of ids and weights, that a rank has for all shards of a group, before a sort by rows."""
     copies = group.copies(job) / job.local_batch
-    return LENGTH_BYTES * group.total(whole_features) / copies, _id_bytes(group) * group.total(ids) / copies
-
-
-def _id_bytes(group: Group) -> int:
-    return ID_BYTES + WEIGHT_BYTES * group.is_weighted
+    return LENGTH_BYTES * group.total(whole_features) / copies, group.id_bytes * group.total(ids) / copies
 
 
 def _group_input_dist(group: Group, job: Job) -> list[Phase]:
@@ -90,11 +86,11 @@ def _group_input_dist(group: Group, job: Job) -> list[Phase]:
         first = job.kernels_us(3 * lengths.sum() / (world // peers), _BUCKETIZE_KERNELS) + job.host.host_sync_us
         first = first + job.host.sort_ns(group.is_sequence) / 1e3 * of_ids.sum() / (world // peers)
         if group.kind in ("table_row_wise", "grid_shard"):  # buckets are put into the order of the ranks
-            first = first + job.permuted_us(lengths.sum(), _id_bytes(group) * of_ids.sum())
+            first = first + job.permuted_us(lengths.sum(), group.id_bytes * of_ids.sum())
     offsets = job.kernels_us(peers * lengths / LENGTH_BYTES * _OFFSET_BYTES, _OFFSET_KERNELS)
     if peers == 1:
         return [Work("input_dist", offsets)]
-    ordered = job.permuted_us(peers * lengths, peers * _id_bytes(group) * of_ids)
+    ordered = job.permuted_us(peers * lengths, peers * group.id_bytes * of_ids)
     numbers = _SPLIT_NUMBERS + group.is_weighted
     exchanges: list[Phase] = [
         AllToAll("input_dist", _among(group, _to_each(lengths), job)),

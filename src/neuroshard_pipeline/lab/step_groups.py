@@ -166,6 +166,11 @@ class Group:
         return self.module.is_weighted
 
     @property
+    def id_bytes(self) -> int:
+        """Bytes of one id and its weight, if it has one."""
+        return ID_BYTES + WEIGHT_BYTES * self.is_weighted
+
+    @property
     def is_dense(self) -> bool:
         """Whether several ranks have the same rows, whose gradients are dense."""
         return self.kind in ("data_parallel", "host_row_wise")
