@@ -9,14 +9,15 @@
 
 The packages, in the order of the data flow: `tables` (tables, shards and tasks), `augment` (random samples to measure,
 and random tasks), `measurement` (measured costs), `lab` (modelled costs), `cost_models` (predicted costs), `search` and
-`sharders` (plans), `replanning` (the plan after the one that runs), `evaluation` (measured and compared plans),
-`torchrec_plan` and `torchrec_bridge` (plans for TorchRec), `report` (the HTML report). `workers` runs processes for
-them. `pipelines`, `datasets`, `hooks` and `cli` connect them with Kedro. `import neuroshard_pipeline` does not import
-Kedro, TorchRec or FBGEMM.
+`sharders` (plans), `replanning` (the plan after the one that runs), `advice` (what would make a step faster),
+`evaluation` (measured and compared plans), `torchrec_plan` and `torchrec_bridge` (plans for TorchRec), `report` (the
+HTML report). `workers` runs processes for them. `pipelines`, `datasets`, `hooks` and `cli` connect them with Kedro.
+`import neuroshard_pipeline` does not import Kedro, TorchRec or FBGEMM.
 """
 
 import os
 
+from neuroshard_pipeline.advice import Advice, advise
 from neuroshard_pipeline.cost_models import CostModels, load_cost_models
 from neuroshard_pipeline.errors import NeuroShardError
 from neuroshard_pipeline.replanning import Replan, replan
@@ -38,6 +39,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "SHARDERS",
+    "Advice",
     "Constraints",
     "CostModels",
     "NeuroShardError",
@@ -49,6 +51,7 @@ __all__ = [
     "ShardingTask",
     "Table",
     "TableConstraint",
+    "advise",
     "load_cost_models",
     "load_policies",
     "ordered_by_links",

@@ -46,9 +46,11 @@ _GROUP: TypeAdapter[Any] = TypeAdapter(dict[str, Any] | BaseModel)
 #: The message about a single value that is given for a group of parameters.
 NO_GROUP = "must be a group of parameters; conf/base/parameters_*.yml lists those in it"
 #: Text datasets that are printed at the end of a run that has made them.
-_TEXT_DATASETS = ("plan.explanation", "train_check.table", "truth.table", "benchmark.table", "replan.table")
+_TEXT_DATASETS = tuple(f"{name}.table" for name in ("advise", "replan", "train_check", "truth", "benchmark"))
+_TEXT_DATASETS += ("plan.explanation",)
 #: Datasets whose path is printed at the end of a run that has made them, each with the title that is printed.
-_FILE_DATASETS = {"search.report": "Report", "benchmark.report": "Report", "plan.torchrec_plan": "TorchRec plan"}
+_FILE_DATASETS = dict.fromkeys(("search.report", "benchmark.report", "advise.report"), "Report")
+_FILE_DATASETS["plan.torchrec_plan"] = "TorchRec plan"
 
 
 class UnknownParameterError(NeuroShardError):

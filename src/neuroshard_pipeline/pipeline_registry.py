@@ -36,6 +36,7 @@ def register_pipelines() -> dict[str, Pipeline]:
         **stages,
         "pretrain": pretrain,
         "plan": plan.create_pipeline(),
+        "advise": plan.create_advice(),
         "replan": replan.create_pipeline(),
         "train_check": train_check.create_pipeline(),
         "train_policies": train_policies.create_pipeline(),

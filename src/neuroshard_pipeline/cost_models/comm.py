@@ -77,12 +77,15 @@ class CommCostModel:
         batch_size: global batch size of most training samples.
         world_sizes: world sizes of the training samples, ascending.
         provenance: hardware, data versions and training settings, JSON values.
+        bandwidth: how many times as fast the links are as those of the samples; not saved. x bytes then take as long as
+            x / bandwidth bytes.
     """
 
     networks: dict[str, Network]
     batch_size: int
     world_sizes: tuple[int, ...]
     provenance: dict[str, Any] = field(default_factory=dict)
+    bandwidth: float = 1.0
 
     def predict(self, dim_sums: ArrayLike, start_skew_ms: ArrayLike, batch_size: int) -> tuple[FloatArray, FloatArray]:
         """Forward and backward cost in ms of every rank, from its own start until it has all data.
@@ -150,7 +153,7 @@ class CommCostModel:
         ranks: IntArray | None = None,
     ) -> tuple[FloatArray, FloatArray]:
         """Costs by member (E, ..., W), and the context (..., W, F), of every rank or of the `ranks` (..., K)."""
-        dims = np.asarray(dim_sums, dtype=np.float64)
+        dims = np.asarray(dim_sums, dtype=np.float64) / self.bandwidth
         skew = np.zeros_like(dims) if start_skew_ms is None else np.asarray(start_skew_ms, dtype=np.float64)
         _require_valid(dims, skew, batch_size)
         network = self.networks[direction]

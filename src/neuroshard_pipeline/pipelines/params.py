@@ -53,7 +53,7 @@ class TorchRecExportParams(Parameters):
 
 
 class PlanParams(Parameters):
-    """The sharding task of the pipelines `plan` and `replan` (which does not use `links`, `sharder` and `seed`).
+    """The task of `plan`, `replan` and `advise`. Only `plan` uses `links` and `sharder`; `replan` has no `seed`.
 
     Attributes:
         tables: path of a CSV, Parquet or JSON file of embedding tables.

@@ -103,6 +103,20 @@ def read_id_batches(
     return {table.name: [batch[at] for batch in found] for at, table in enumerate(tables)}
 
 
+def bag_lengths(path: str | Path, tables: Sequence[Table], num_samples: int) -> dict[str, IntArray]:
+    """Numbers of samples with 0, 1, 2, ... ids of a table, in a Parquet file's first samples; {} for a click log.
+
+    Tables that several features look up are left out, because a cell holds the ids of all of them.
+    """
+    if Path(path).suffix.lower() != ".parquet":
+        return {}
+    import pyarrow.parquet as pq
+
+    names = [table.name for table in tables if table.num_features == 1]
+    cells = next(pq.ParquetFile(path).iter_batches(num_samples, columns=names))
+    return {name: np.bincount(cells[name].value_lengths().to_numpy(zero_copy_only=False)) for name in names}
+
+
 def _criteo_batches(path: Path, tables: Sequence[Table], batch_size: int) -> Iterator[list[IntArray]]:
     if len(tables) != NUM_CATEGORIES:
         raise TableFileError(

@@ -60,7 +60,7 @@ def lookup_shard(shard: Shard, batch_size: int, world_size: int) -> Shard:
     return Shard(rows, shard.column_offset, shard.embedding_dim)
 
 
-def local_table(table: Table, batch_size: int, world_size: int) -> Table:
+def local_table(table: Table, batch_size: int, world_size: float) -> Table:
     """The table with the reuse profile of one rank's samples, which are `1 / world_size` of the batch.
 
     If the whole batch looks up a row k times, the rank's samples look it up n times. n has the binomial distribution of
@@ -70,7 +70,7 @@ def local_table(table: Table, batch_size: int, world_size: int) -> Table:
     if world_size == 1:
         return table
     table = with_profile(table, batch_size)
-    local = np.array(table.reuse) * (table.unique_rows or 1.0) @ _bin_transitions(world_size)  # (17,)
+    local = np.array(table.reuse) * (table.unique_rows or 1.0) @ bin_transitions(world_size)  # (17,)
     unique_rows = float(min(max(local.sum(), _LEAST_UNIQUE_ROWS), table.num_embeddings))
     return replace(table, unique_rows=unique_rows, reuse=tuple((local / local.sum()).tolist()))
 
@@ -87,7 +87,7 @@ def representative_counts() -> FloatArray:
 
 
 @lru_cache(maxsize=256)
-def _bin_transitions(world_size: int) -> FloatArray:
+def bin_transitions(world_size: float) -> FloatArray:
     """For a row of each reuse bin of the batch, the probability of each reuse bin of one rank's samples, (17, 17)."""
     counts = representative_counts()[:, :, None]  # (17, counts, 1)
     edges = np.array((0, *REUSE_BIN_EDGES), dtype=np.float64)  # (17,)

@@ -6,6 +6,7 @@
 | `planner` | `NeuroShardPlanner`: a sharder behind the interface of TorchRec's planner | yes |
 | `running` | `read_plan`: the plan that runs, from any of these forms, for `ns.replan` | for TorchRec's own forms |
 | `moving` | `move`, `save`, `load`: a model under another plan | yes |
+| `bag_sampling` | `sampled_bags`: a batch with at most k ids per bag | yes |
 | `profile` | `profile_from_batches`: id statistics of real batches | yes |
 | `perf_config` | `torchrec_perf_config`, `torchrec_planner`: TorchRec's planner with this project's costs | yes |
 | `constraints` | translates TorchRec's constraints for the search, or refuses them | no |
@@ -25,6 +26,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from neuroshard_pipeline.torchrec_bridge.bag_sampling import sampled_bags
     from neuroshard_pipeline.torchrec_bridge.perf_config import torchrec_perf_config, torchrec_planner
     from neuroshard_pipeline.torchrec_bridge.planner import (
         NeuroShardPlanner,
@@ -39,6 +41,7 @@ __all__ = [
     "PlannerOptions",
     "profile_from_batches",
     "read_plan",
+    "sampled_bags",
     "torchrec_perf_config",
     "torchrec_planner",
     "torchrec_sharders",
@@ -49,5 +52,5 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     modules = {"torchrec_perf_config": "perf_config", "torchrec_planner": "perf_config", "read_plan": "running"}
-    module = modules.get(name, "planner")
+    module = (modules | {"sampled_bags": "bag_sampling"}).get(name, "planner")
     return getattr(import_module(f"{__name__}.{module}"), name)

@@ -1,8 +1,9 @@
-"""Nodes of the plan pipeline."""
+"""Nodes of the pipelines plan and advise."""
 
 from pathlib import Path
 from typing import Any
 
+from neuroshard_pipeline.advice import Advice, advise
 from neuroshard_pipeline.cost_models import CostModels
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.pipelines.params import PlanParams, TorchRecExportParams
@@ -13,7 +14,7 @@ from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import ordered_by_links, shard
 from neuroshard_pipeline.tables import ShardingTask, read_bandwidths, read_constraints, read_tables
 from neuroshard_pipeline.tables.constraints import UNCONSTRAINED
-from neuroshard_pipeline.tables.id_batches import counted_tables
+from neuroshard_pipeline.tables.id_batches import bag_lengths, counted_tables
 from neuroshard_pipeline.torchrec_bridge.plan_json import plan_to_json
 from neuroshard_pipeline.torchrec_plan.module_paths import module_paths
 
@@ -69,6 +70,12 @@ def search_plan(
         return found, ""
     ordered = ordered_by_links(found, gb_per_s, models)
     return ordered, order_text(found, ordered, ms_per_byte_of(gb_per_s, params.world_size))
+
+
+def find_advice(task: ShardingTask, models: CostModels, settings: SharderSettings, params: PlanParams) -> Advice:
+    """What would make a step faster; lengths of bags are counted in the user's ids if there are any."""
+    lengths = bag_lengths(params.ids, task.tables, params.batch_size * params.num_batches) if params.ids else {}
+    return advise(task, models, settings, params.seed, lengths=lengths)
 
 
 def explain_plan(plan: Plan, order: str) -> str:

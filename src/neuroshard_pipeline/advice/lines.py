@@ -1,0 +1,227 @@
+"""`advise`: all what-ifs of a task, planned anew, and pairs of the best ones."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+
+from neuroshard_pipeline.advice.doubts import Doubt, doubts
+from neuroshard_pipeline.advice.frontiers import BagLengths, frontiers
+from neuroshard_pipeline.advice.what_ifs import WhatIf, what_ifs
+from neuroshard_pipeline.cost_models import CostModels
+from neuroshard_pipeline.errors import NeuroShardError, PlanError
+from neuroshard_pipeline.search.parts import step_parts
+from neuroshard_pipeline.search.plan import Placement, Plan
+from neuroshard_pipeline.search.price import part_offsets_ms, price_plan
+from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.search.progress import with_progress
+from neuroshard_pipeline.sharders.base import SharderSettings
+from neuroshard_pipeline.sharders.registry import on_hosts_of, solve_all
+from neuroshard_pipeline.tables.task import ShardingTask
+
+_LOGGER = logging.getLogger(__name__)
+#: Pairs are made of this many what-ifs with the largest gains.
+_PAIRED = 4
+_MS_PER_HOUR = 3.6e6
+_NONE = float("nan")
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """One what-if with its plan; numbers are NaN if there is no plan, and gains also if there is none today.
+
+    Attributes:
+        what_if: the change; for today, one that changes nothing.
+        plan: the plan, or None if there is none.
+        problem: why there is no plan; empty if there is one.
+        samples: samples of one step over all ranks of all replica groups.
+        ranks: ranks of all replica groups.
+        step_ms: predicted ms for as many samples as one step of today has.
+        gain_ms: ms by which the step is shorter than today's.
+        low_gain_ms: lower end of the gain's 90 % interval; the relative error of a part of the step is taken to be the
+            same before and after.
+        high_gain_ms: upper end.
+        memory_gib: GiB that embeddings need on the fullest rank.
+        rank_hours: rank-hours per million samples, if the embedding modules took all the time.
+        parts_ms: by part of a step, ms on the slowest rank, and half the width of its 90 % interval as a share.
+    """
+
+    what_if: WhatIf
+    plan: Plan | None
+    problem: str
+    samples: int
+    ranks: int
+    step_ms: float = _NONE
+    gain_ms: float = _NONE
+    low_gain_ms: float = _NONE
+    high_gain_ms: float = _NONE
+    memory_gib: float = _NONE
+    rank_hours: float = _NONE
+    parts_ms: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Advice:
+    """What would make a step faster.
+
+    Attributes:
+        task: the task of today.
+        today: its line.
+        lines: the planned what-ifs, the shortest step first; those without a plan come last.
+        pending: number of what-ifs that were not planned, because the call was interrupted.
+        doubts: assumptions that decide today's plan.
+    """
+
+    task: ShardingTask
+    today: Line
+    lines: tuple[Line, ...]
+    pending: int = 0
+    doubts: tuple[Doubt, ...] = ()
+
+    def frontiers(self) -> dict[str, list[Line]]:
+        """By topic, the lines that give something up, in ascending order of what they give up."""
+        found: dict[str, list[Line]] = {}
+        for line in sorted(self.lines, key=lambda line: line.what_if.given_up):
+            if line.what_if.given_up and line.plan:
+                found.setdefault(line.what_if.topic, []).append(line)
+        return found
+
+    def best(self) -> list[Line]:
+        """The lines that give nothing up, and of every frontier the knee, farthest above the line between its ends."""
+        knees = [of[_knee(of)] for of in self.frontiers().values()]
+        return [line for line in self.lines if not line.what_if.given_up or line in knees]
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per line with the numbers of `Line` and the words of `WhatIf`; today comes first."""
+        words, numbers = ("name", "topic", "changes_model", "given_up", "costs", "setting"), list(Line.__annotations__)
+        lines = (self.today, *self.lines)
+        of_words = {name: [getattr(line.what_if, name) for line in lines] for name in words}
+        return pd.DataFrame(of_words | {name: [getattr(line, name) for line in lines] for name in numbers[2:-1]})
+
+
+def advise(
+    task: ShardingTask,
+    models: CostModels,
+    settings: SharderSettings | None = None,
+    seed: int = 0,
+    pairs: int = 3,
+    lengths: BagLengths | None = None,
+) -> Advice:
+    """Plan every what-if of a task anew with `neuroshard_plus`.
+
+    Ctrl-C ends it early; the advice then has what was planned until then.
+
+    Args:
+        task: the task of today.
+        models: its cost models, with a step cost model.
+        settings: settings of the search.
+        seed: seed of the search.
+        pairs: number of pairs of the best what-ifs that settings alone turn on, and that give nothing up.
+        lengths: numbers of bags by length, `lengths[table][n]` bags of n ids; lengths of other tables are assumed to be
+            geometrically distributed.
+    """
+    from neuroshard_pipeline.search.greedy_runs import compile_ahead  # imported late: importing numba takes 0.3 s
+
+    compile_ahead()  # before the first plan, from whose time that of all plans is estimated
+    settings, start = settings or SharderSettings(), time.perf_counter()
+    plan = partial(plan_line, task, models, settings, seed)
+    today = plan(None, WhatIf("today", ""))
+    singles = [*what_ifs(task, models), *frontiers(task, today.plan, models, settings.memory, lengths or {})]
+    seconds = (time.perf_counter() - start) * (len(singles) + pairs)
+    _LOGGER.info("%d what-ifs and up to %d pairs of them take about %.0f s", len(singles), pairs, seconds)
+    found: list[Line] = []
+    jobs: list[Callable[[], WhatIf | None]] = [partial(lambda what: what, each) for each in singles]
+    jobs, done = [*jobs, *[partial(_best_pair, found)] * pairs], 0
+    try:
+        for done in with_progress(len(jobs), "advice"):
+            what = jobs[done]()
+            found += [plan(today, what)] if what else []
+        done = len(jobs)
+    except KeyboardInterrupt:
+        _LOGGER.warning("interrupted: %d of %d what-ifs were planned", done, len(jobs))
+    order = sorted(found, key=lambda line: (line.plan is None, line.step_ms))
+    known = [
+        plan for line in order if today.plan and line.plan for plan in _repriced(line.plan, today.plan.task, models)
+    ]
+    about = doubts(today.plan, known, models, today.parts_ms) if today.plan else ()
+    return Advice(task, today, tuple(order), len(jobs) - done, tuple(about))
+
+
+def _best_pair(found: Sequence[Line]) -> WhatIf | None:
+    """The pair of what-ifs of different topics with the largest gains that was not planned yet."""
+    best: dict[str, WhatIf] = {}
+    for line in sorted(found, key=lambda line: -line.gain_ms):
+        if line.gain_ms > 0 and line.what_if.setting and not line.what_if.given_up and "+" not in line.what_if.topic:
+            best.setdefault(line.what_if.topic, line.what_if)
+    pairs = (_both(*two) for two in combinations(list(best.values())[:_PAIRED], 2))
+    return next((pair for pair in pairs if pair.topic not in {line.what_if.topic for line in found}), None)
+
+
+def _both(first: WhatIf, second: WhatIf) -> WhatIf:
+    words = (f"{getattr(first, name)} + {getattr(second, name)}" for name in ("costs", "setting"))
+    name, topic = f"{first.name} + {second.name}", f"{first.topic} + {second.topic}"
+    change = lambda task: second.change(first.change(task))  # noqa: E731
+    return WhatIf(name, topic, change, *words, first.changes_model or second.changes_model)
+
+
+def _knee(frontier: Sequence[Line]) -> int:
+    x, y = np.array([[line.what_if.given_up, line.gain_ms] for line in frontier]).T
+    return int(np.argmax(y / max(y[-1], 1e-9) - x / x[-1]))
+
+
+def plan_line(
+    task: ShardingTask, models: CostModels, settings: SharderSettings, seed: int, today: Line | None, what_if: WhatIf
+) -> Line:
+    """A what-if, planned anew. If today's shards are a plan of the changed task, too, no line is dearer than they."""
+    samples, ranks = task.batch_size * task.num_replica_groups, task.world_size * task.num_replica_groups
+    try:
+        changed, models = what_if.change(task), what_if.models(models)
+        solved = solve_all([changed], ["neuroshard_plus"], models, settings, seed)
+    except NeuroShardError as refusal:
+        return Line(what_if, None, str(refusal), samples, ranks)
+    plans = [*solved.plans, *(_repriced(today.plan, changed, models) if today and today.plan else ())]
+    share = samples / (changed.batch_size * changed.num_replica_groups)
+    line = Line(what_if, None, "", round(samples / share), changed.world_size * changed.num_replica_groups)
+    if not plans:
+        return replace(line, problem=str(solved.attempts["error"].iloc[0]))
+    plan = min(plans, key=lambda plan: plan.predicted_cost_ms or np.inf)
+    step_ms, parts = (plan.predicted_cost_ms or np.inf) * share, _parts_ms(plan, models, share)
+    gain_ms = today.step_ms - step_ms if today else _NONE
+    half_ms = _half_ms(today.parts_ms, parts) if today else _NONE
+    hours = line.ranks * step_ms / samples * 1e6 / _MS_PER_HOUR
+    gib, interval = max(plan.memory_bytes) / 2**30, (gain_ms - half_ms, gain_ms + half_ms)
+    return Line(what_if, plan, "", line.samples, line.ranks, step_ms, gain_ms, *interval, gib, hours, parts)
+
+
+def _repriced(plan: Plan, task: ShardingTask, models: CostModels) -> list[Plan]:
+    """The shards of a plan as a plan of another task with the same tables and ranks; empty if they are none."""
+    if (plan.task.tables, plan.task.world_size) != (task.tables, task.world_size):
+        return []
+    with suppress(PlanError):
+        problem = Problem(on_hosts_of(models, task), models, plan.memory)
+        return [price_plan(problem, Placement(plan.shards, plan.ranks), plan.sharder)]
+    return []
+
+
+def _parts_ms(plan: Plan, models: CostModels, share: float) -> dict[str, tuple[float, float]]:
+    """`Line.parts_ms`, for a share of a step."""
+    cost = plan.predicted
+    assert cost is not None, "searches price their plans"
+    rank = int(np.argmax(cost.rank_ms))
+    parts = step_parts(plan.task, plan.shards, plan.ranks, models)
+    offsets = part_offsets_ms(parts, cost, models, plan.task.batch_size)
+    own = {part: (getattr(cost, f"{part}_ms")[rank], float(of[rank].mean())) for part, of in offsets.items()}
+    return {part: (share * ms, half / ms if ms > 0 else 0.0) for part, (ms, half) in own.items()}
+
+
+def _half_ms(before: Mapping[str, tuple[float, float]], after: Mapping[str, tuple[float, float]]) -> float:
+    """Half the width of the interval of a gain."""
+    none = (0.0, 0.0)
+    pairs = [(before.get(part, none), after.get(part, none)) for part in {*before, *after}]
+    return float(np.sqrt(sum((max(old[1], new[1]) * (old[0] - new[0])) ** 2 for old, new in pairs)))
