@@ -37,7 +37,7 @@ def test_ids_give_lengths_and_the_advice_is_stored_and_printed(tmp_path, capfd):
     assert stored.read_text() in capfd.readouterr().out
     (frame,) = (tmp_path / "data").rglob("advice.parquet/*/advice.parquet")
     lines = pd.read_parquet(frame)
-    assert {"today", "half-precision communication", "4 ranks"} <= set(lines["name"])
+    assert {"today", "half-precision communication", "world_size 4"} <= set(lines["name"])
     sampling = lines[lines["topic"] == "fewer ids per bag"]
     assert sampling["setting"].str.contains("long: at most 2").any()
     for _, sampled in sampling.iterrows():

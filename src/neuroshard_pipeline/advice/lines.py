@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -135,29 +135,27 @@ def advise(
     singles = [*what_ifs(task, models), *frontiers(task, today.plan, models, settings.memory, lengths or {})]
     seconds = (time.perf_counter() - start) * (len(singles) + pairs)
     _LOGGER.info("%d what-ifs and up to %d pairs of them take about %.0f s", len(singles), pairs, seconds)
-    found: list[Line] = []
-    jobs: list[Callable[[], WhatIf | None]] = [partial(lambda what: what, each) for each in singles]
-    jobs, done = [*jobs, *[partial(_best_pair, found)] * pairs], 0
+    found, done, count = list[Line](), 0, len(singles) + pairs
     try:
-        for done in with_progress(len(jobs), "advice"):
-            what = jobs[done]()
+        for done in with_progress(count, "advice"):
+            what = singles[done] if done < len(singles) else _best_pair(found)
             found += [plan(today, what)] if what else []
-        done = len(jobs)
+        done = count
     except KeyboardInterrupt:
-        _LOGGER.warning("interrupted: %d of %d what-ifs were planned", done, len(jobs))
+        _LOGGER.warning("interrupted: %d of %d what-ifs were planned", done, count)
     order = sorted(found, key=lambda line: (line.plan is None, line.step_ms))
     known = [
         plan for line in order if today.plan and line.plan for plan in _repriced(line.plan, today.plan.task, models)
     ]
     about = doubts(today.plan, known, models, today.parts_ms) if today.plan else ()
-    return Advice(task, today, tuple(order), len(jobs) - done, tuple(about))
+    return Advice(task, today, tuple(order), count - done, tuple(about))
 
 
 def _best_pair(found: Sequence[Line]) -> WhatIf | None:
     """The pair of what-ifs of different topics with the largest gains that was not planned yet."""
     best: dict[str, WhatIf] = {}
-    for line in sorted(found, key=lambda line: -line.gain_ms):
-        if line.gain_ms > 0 and line.what_if.setting and not line.what_if.given_up and "+" not in line.what_if.topic:
+    for line in sorted((line for line in found if line.gain_ms > 0), key=lambda line: -line.gain_ms):
+        if line.what_if.setting and not line.what_if.given_up and "+" not in line.what_if.topic:
             best.setdefault(line.what_if.topic, line.what_if)
     pairs = (_both(*two) for two in combinations(list(best.values())[:_PAIRED], 2))
     return next((pair for pair in pairs if pair.topic not in {line.what_if.topic for line in found}), None)

@@ -109,10 +109,11 @@ def _of_memory(task: ShardingTask, is_cuda: bool) -> Iterator[WhatIf]:
 def _of_ranks(task: ShardingTask, is_cuda: bool) -> Iterator[WhatIf]:
     """What-ifs about ranks and replica groups."""
     world = task.world_size
-    yield WhatIf(f"{2 * world} ranks", "ranks", partial(_on_ranks, 2 * world), f"{world} more ranks", "world_size")
+    for ranks in (2 * world, world // 2) if world % 2 == 0 else (2 * world,):
+        costs = f"{world} more ranks" if ranks > world else f"nothing; {world - ranks} fewer ranks"
+        yield WhatIf(f"world_size {ranks}", "ranks", partial(_on_ranks, ranks), costs, f"world_size={ranks}")
     if world % 2:
         return
-    yield WhatIf(f"{world // 2} ranks", "ranks", partial(_on_ranks, world // 2), "nothing", "world_size")
     if is_cuda and task.num_replica_groups == 1 and task.optimizer != "adam":
         costs = f"twice the memory for tables; groups average their weights only every {_SYNC_INTERVAL} steps"
         setting = f"DMPCollection(world_size={world}, sharding_group_size={world // 2})"
