@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -30,8 +31,8 @@ from neuroshard_pipeline.tables.task import ShardingTask
 _SHARES, _OF_MISSING = (0.05, 0.1, 0.25, 0.5), (1.0, 1.03, 1.1, 1.3)
 #: Shares of the ids of a table that its cuts drop.
 _DROPPED = (0.02, 0.05, 0.1, 0.2, 0.4)
-#: Number of tables that a setting names.
-_NAMED = 8
+#: Number of tables that a setting names, and number of tables beyond which every table has only one cut.
+_NAMED, _MANY = 8, 100
 
 #: Numbers of bags by length: `lengths[table][n]` bags have n ids.
 BagLengths = Mapping[str, ArrayLike]
@@ -97,7 +98,7 @@ def _ordered(task: ShardingTask, cuts: _Cuts, cost: Callable[[Shard], float]) ->
     found = []
     for table in task.tables:
         units, least, before = 0.0, math.inf, cost(whole(table))
-        for smaller, given_up, text in cuts(table):
+        for smaller, given_up, text in islice(cuts(table), 1 if len(task.tables) > _MANY else None):
             after = cost(whole(smaller))
             least = min(least, (before - after) / (given_up - units))
             found.append(_Cut(smaller, str(text), given_up - units, before - after, least))
