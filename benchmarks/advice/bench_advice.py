@@ -7,9 +7,9 @@ r"""Do measured gains agree with those that `advise` predicts?
 
 `gains` advises tasks of `make run`, and measures the steps of today's plan and of the plans of all what-ifs that can
 run here: half-precision links, one rank in place of two, other batches, and smaller tables. Every what-if has batches
-of its own, drawn from the profiles of its tables. Plans take turns in several passes; the lower quartile of a plan's
-steps counts. It prints, for each task, Kendall's tau of predicted and measured gains, whether the best what-if is among
-the two that are really best, and the relative error of gains.
+of its own, drawn from the profiles of its tables. Plans take turns in several passes, each in a new order; the lower
+quartile of a plan's steps counts. It prints, for each task, Kendall's tau of predicted and measured gains, whether the
+best what-if is among the two that are really best, and the relative error of gains.
 """
 
 from __future__ import annotations
@@ -57,8 +57,9 @@ def measured_ms(lines: list[Line]) -> dict[str, float]:
     plans = [
         replace(line.plan, sharder="advice", task=replace(line.plan.task, task_id=line.what_if.name)) for line in lines
     ]
-    batches = task_batches(plans, PARAMS)
-    passes = [measure_steps(plans, batches, PARAMS) for _ in range(PASSES)]
+    batches, rng = task_batches(plans, PARAMS), np.random.default_rng(0)
+    orders = [[plans[at] for at in rng.permutation(len(plans))] for _ in range(PASSES)]
+    passes = [measure_steps(order, batches, PARAMS) for order in orders]
     frame = pd.concat([steps.assign(turn=number) for number, steps in enumerate(passes)]).query("timed")
     slowest = frame.groupby(["task_id", "turn", "step"])["step_ms"].max()
     quartile = slowest.groupby("task_id").quantile(QUANTILE)
