@@ -162,10 +162,11 @@ def _best_pair(found: Sequence[Line]) -> WhatIf | None:
 
 
 def _both(first: WhatIf, second: WhatIf) -> WhatIf:
-    words = (f"{getattr(first, name)} + {getattr(second, name)}" for name in ("costs", "setting"))
-    name, topic = f"{first.name} + {second.name}", f"{first.topic} + {second.topic}"
-    change = lambda task: second.change(first.change(task))  # noqa: E731
-    return WhatIf(name, topic, change, *words, first.changes_model or second.changes_model)
+    name, topic, costs, setting = (
+        f"{getattr(first, word)} + {getattr(second, word)}" for word in ("name", "topic", "costs", "setting")
+    )
+    changes_model = first.changes_model or second.changes_model
+    return WhatIf(name, topic, lambda task: second.change(first.change(task)), costs, setting, changes_model)
 
 
 def _knee(frontier: Sequence[Line]) -> int:
