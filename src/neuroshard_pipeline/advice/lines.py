@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -135,20 +135,24 @@ def advise(
     singles = [*what_ifs(task, models), *frontiers(task, today.plan, models, settings.memory, lengths or {})]
     seconds = (time.perf_counter() - start) * (len(singles) + pairs)
     _LOGGER.info("%d what-ifs and up to %d pairs of them take about %.0f s", len(singles), pairs, seconds)
+    lines, pending = _planned(partial(plan, today), singles, pairs)
+    if today.plan is None:
+        return Advice(task, today, lines, pending)
+    known = [other for line in lines if line.plan for other in _repriced(line.plan, today.plan.task, models)]
+    return Advice(task, today, lines, pending, tuple(doubts(today.plan, known, models, today.parts_ms)))
+
+
+def _planned(plan: Callable[[WhatIf], Line], singles: Sequence[WhatIf], pairs: int) -> tuple[tuple[Line, ...], int]:
+    """The lines of all what-ifs and of pairs of the best ones, and the number that an interruption left out."""
     found, done, count = list[Line](), 0, len(singles) + pairs
     try:
         for done in with_progress(count, "advice"):
             what = singles[done] if done < len(singles) else _best_pair(found)
-            found += [plan(today, what)] if what else []
+            found += [plan(what)] if what else []
         done = count
     except KeyboardInterrupt:
         _LOGGER.warning("interrupted: %d of %d what-ifs were planned", done, count)
-    order = sorted(found, key=lambda line: (line.plan is None, line.step_ms))
-    known = [
-        plan for line in order if today.plan and line.plan for plan in _repriced(line.plan, today.plan.task, models)
-    ]
-    about = doubts(today.plan, known, models, today.parts_ms) if today.plan else ()
-    return Advice(task, today, tuple(order), count - done, tuple(about))
+    return tuple(sorted(found, key=lambda line: (line.plan is None, line.step_ms))), count - done
 
 
 def _best_pair(found: Sequence[Line]) -> WhatIf | None:
