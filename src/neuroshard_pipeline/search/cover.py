@@ -91,6 +91,8 @@ def _rank_problems(placed: Placed, task: ShardingTask) -> Iterator[str]:
 
 def constraint_violations(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int]) -> Iterator[str]:
     """Descriptions of all violations of the task's constraints by shards on these ranks."""
+    if not task.constraints:
+        return
     placed: dict[str, Placed] = defaultdict(list)
     for shard, rank in zip(shards, ranks, strict=True):
         placed[shard.table.name].append((shard, rank))
