@@ -47,8 +47,8 @@ _NUM_SEARCHED = 3
 #: In larger tasks, it improves the best result only.
 _SMALL = 500
 
-#: Tasks with at most this many tables times ranks end with `search.polish`. It lowers predicted costs of random tasks of
-#: this size by up to a fifth; those of larger tasks (MLPerf's tables on 8 and 16 ranks, published ones on 4) by 0.2 %
+#: Tasks with at most this many tables times ranks end with `search.polish`. It lowers predicted costs of random tasks
+#: of this size by up to a fifth; those of larger tasks (MLPerf's tables on 8 and 16 ranks, published ones on 4) by 0.2 %
 #: at most.
 _TINY = 128
 
