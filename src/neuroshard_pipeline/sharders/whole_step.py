@@ -48,8 +48,8 @@ _NUM_SEARCHED = 3
 _SMALL = 500
 
 #: Tasks with at most this many tables times ranks end with `search.polish`. It lowers predicted costs of random tasks
-#: of this size by up to a fifth; those of larger tasks (MLPerf's tables on 8 and 16 ranks, published ones on 4) by 0.2 %
-#: at most.
+#: of this size by up to a fifth; those of larger tasks (MLPerf's tables on 8 and 16 ranks, published ones on 4) fall by
+#: 0.2 % at most.
 _TINY = 128
 
 #: The local search improves a beam search's result only if its cost is at most this multiple of the lowest one. On the
