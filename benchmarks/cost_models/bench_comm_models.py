@@ -34,7 +34,7 @@ from neuroshard_pipeline.cost_models.params import CommTrainParams
 from neuroshard_pipeline.lab.network import NetworkParams
 from neuroshard_pipeline.measurement.campaign import CommCampaign
 from neuroshard_pipeline.measurement.topology import topology_costs
-from neuroshard_pipeline.tables import comm_samples_from_frame
+from neuroshard_pipeline.tables.frames import comm_samples_from_frame
 from neuroshard_pipeline.tables.samples import CommSample
 
 #: Settings by backend. World sizes in training are `seen`, those only in tests `unseen`. The most frequent batch size

@@ -55,7 +55,7 @@ from kedro.framework.startup import bootstrap_project
 from neuroshard_pipeline.errors import CostModelError
 from neuroshard_pipeline.lab.network import NetworkParams
 from neuroshard_pipeline.measurement.topology import topology_costs
-from neuroshard_pipeline.tables import comm_samples_from_frame
+from neuroshard_pipeline.tables.frames import comm_samples_from_frame
 from neuroshard_pipeline.workers import WorkerParams, map_items
 
 PARTS = ("compute", "learning", "comm")

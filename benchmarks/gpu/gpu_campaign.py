@@ -55,7 +55,7 @@ try:
     from neuroshard_pipeline.measurement.hardware import describe_machine
     from neuroshard_pipeline.measurement.identity import name_of
     from neuroshard_pipeline.measurement.recording import CARD_FILE, CARD_FORMAT, FILES
-    from neuroshard_pipeline.tables import compute_samples_from_frame
+    from neuroshard_pipeline.tables.frames import compute_samples_from_frame
 except ModuleNotFoundError as missing:
     if __name__ != "__main__":
         raise

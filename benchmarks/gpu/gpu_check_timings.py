@@ -17,7 +17,7 @@ from neuroshard_pipeline.measurement import CommCampaign, CommMeasureParams
 from neuroshard_pipeline.measurement.compute_bench import make_bench
 from neuroshard_pipeline.measurement.cuda_bench import FLUSH_BYTES
 from neuroshard_pipeline.measurement.lookup_bench import LookupBench
-from neuroshard_pipeline.tables import compute_samples_from_frame
+from neuroshard_pipeline.tables.frames import compute_samples_from_frame
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 from neuroshard_pipeline.tables.table import Table, whole
 

@@ -18,7 +18,7 @@ from search_quality import searched
 from neuroshard_pipeline.search.greedy_runs import compile_ahead
 from neuroshard_pipeline.search.local_search import local_search
 from neuroshard_pipeline.search.models import Models
-from neuroshard_pipeline.tables import read_tables
+from neuroshard_pipeline.tables.table_file import read_tables
 from neuroshard_pipeline.tables.task import ShardingTask
 
 HUGECTR_TABLES = Path(__file__).resolve().parents[2] / "data/01_raw/hugectr_t510.csv"

@@ -24,16 +24,12 @@ from neuroshard_pipeline.replanning import Replan, replan
 from neuroshard_pipeline.search.plan import Plan, PlanCost
 from neuroshard_pipeline.sharders.policies.policy import Policies, load_policies
 from neuroshard_pipeline.sharders.registry import SHARDERS, ordered_by_links, shard
-from neuroshard_pipeline.tables import (
-    Constraints,
-    Shard,
-    ShardingTask,
-    Table,
-    TableConstraint,
-    read_bandwidths,
-    read_constraints,
-    read_tables,
-)
+from neuroshard_pipeline.tables.bandwidth_file import read_bandwidths
+from neuroshard_pipeline.tables.constraint_file import read_constraints
+from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
+from neuroshard_pipeline.tables.table import Shard, Table
+from neuroshard_pipeline.tables.table_file import read_tables
+from neuroshard_pipeline.tables.task import ShardingTask
 
 __version__ = "0.1.0"
 

@@ -88,13 +88,9 @@ def _unknown_name(kind: str, name: str) -> str:
 
 
 def parameter_problems(text: str) -> str:
-    """Rewrite Kedro's report of invalid parameters, with one line per problem.
+    """Kedro's report of invalid parameters as one line per problem: the parameter, its value and what it must be.
 
-    Args:
-        text: `Parameter validation failed:` followed by pydantic's report of each parameter, over many lines.
-
-    Returns:
-        Lines that name the parameter, its value and what it must be; `text` itself if it has another form.
+    The report repeats that of pydantic for each parameter, over many lines. One of another form is returned as it is.
     """
     types: dict[str, Any] = TypeExtractor(dict(pipelines)).extract_types_from_pipelines()
     lines = set()

@@ -40,14 +40,11 @@ def slowdown() -> float:
 
 
 def estimate_minutes(expected_s: Mapping[str, float], budgeted_s: Mapping[str, float], slowdown: float) -> float:
-    """Minutes to announce for a run.
+    """Minutes to announce for a run on a machine that is `slowdown` times slower than the reference machine.
 
-    Args:
-        expected_s: seconds by stage on the reference machine.
-        budgeted_s: for each stage, the seconds to which its time budgets limit it. A slow machine measures fewer rounds
-            of visits, but at least half of them (`measurement.time_budget`), so that a stage takes at least half as
-            long as without a limit.
-        slowdown: how many times slower this machine is than the reference machine.
+    `expected_s` are seconds by stage on the reference machine, `budgeted_s` those to which time budgets limit a stage.
+    A slow machine measures fewer rounds of visits, but at least half of them (`measurement.time_budget`), so that a
+    stage takes at least half as long as without a limit.
     """
     full_s = {stage: seconds * slowdown for stage, seconds in expected_s.items()}
     total_s = sum(max(min(seconds, budgeted_s.get(stage, seconds)), seconds / 2) for stage, seconds in full_s.items())
@@ -55,15 +52,9 @@ def estimate_minutes(expected_s: Mapping[str, float], budgeted_s: Mapping[str, f
 
 
 def seconds_of_stages(environment: str, name: str = "expected_seconds", conf: Path = CONF) -> dict[str, float]:
-    """Seconds by stage, as the parameter files of an environment state them under `name`.
+    """Seconds by stage, as the parameter files of an environment, or else of `base`, state them under `name`.
 
-    Args:
-        environment: name of a folder of `conf`; if it does not state them, those of `base` count.
-        name: `expected_seconds` or `budgeted_seconds`.
-        conf: the project's configuration folder.
-
-    Returns:
-        Empty if the environment states null.
+    `name` is `expected_seconds` or `budgeted_seconds`. The result is empty if the environment states null.
     """
     for folder in (environment, "base"):
         for file in sorted((conf / folder).glob("parameters*.yml")):

@@ -26,15 +26,6 @@ from neuroshard_pipeline.report import summary_table
 #: Dataset from which nodes read the versions of the run's inputs and outputs.
 LINEAGE_DATASET = "lineage"
 _LOGGER = logging.getLogger(__name__)
-#: Parameters that configuration files or hooks read, but no node.
-RUNTIME_PARAMETERS = {
-    "data_root",
-    "local_world_size",
-    "torchrun_endpoint",
-    "expected_seconds",
-    "budgeted_seconds",
-    "lab",
-}
 #: Maps the single parameters that the project reads outside groups to their types; Kedro validates only groups.
 _TYPES: dict[str, TypeAdapter[Any]] = {
     "data_root": TypeAdapter(str),
@@ -42,6 +33,8 @@ _TYPES: dict[str, TypeAdapter[Any]] = {
     "expected_seconds": TypeAdapter(dict[str, float] | None),
     "budgeted_seconds": TypeAdapter(dict[str, float] | None),
 }
+#: Parameters that configuration files or hooks read, and maybe no node.
+RUNTIME_PARAMETERS = {"local_world_size", "torchrun_endpoint", "lab", *_TYPES}
 _GROUP: TypeAdapter[Any] = TypeAdapter(dict[str, Any] | BaseModel)
 #: The message about a single value that is given for a group of parameters.
 NO_GROUP = "must be a group of parameters; conf/base/parameters_*.yml lists those in it"
@@ -105,10 +98,8 @@ def _refuse_changed_lab(lab: dict[str, Any]) -> None:
     shipped = _leaves(lab_values())
     for given, value in _leaves(lab).items():
         if given not in shipped or shipped[given] != value:
-            raise UnknownParameterError(
-                f"parameter lab.{given}={value!r}: environments and --params cannot change the lab; "
-                "edit conf/base/parameters_lab.yml"
-            )
+            remedy = "environments and --params cannot change the lab; edit conf/base/parameters_lab.yml"
+            raise UnknownParameterError(f"parameter lab.{given}={value!r}: {remedy}")
 
 
 def _nearest(given: str, known: set[str]) -> str:
@@ -127,10 +118,8 @@ def _refuse_unknown_export(search: dict[str, Any]) -> None:
     # The parameters are typed if the run reads them, and plain dicts otherwise.
     exported, sharders = dict(search["torchrec"])["sharder"], dict(search["contest"])["sharders"]
     if exported not in sharders:
-        raise UnknownParameterError(
-            f"parameter search.torchrec.sharder={exported!r} must be one of search.contest.sharders: "
-            f"{', '.join(sharders)}"
-        )
+        known = f"search.contest.sharders: {', '.join(sharders)}"
+        raise UnknownParameterError(f"parameter search.torchrec.sharder={exported!r} must be one of {known}")
 
 
 def _leaves(parameters: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -232,21 +221,15 @@ class ThreadHooks:
 
     @hook_impl
     def after_pipeline_run(self) -> None:
-        """Restore the numbers of threads, because a notebook goes on after a run."""
-        self._restore()
-
-    @hook_impl
-    def on_pipeline_error(self) -> None:
-        """Restore the numbers of threads after a failed run."""
-        self._restore()
-
-    def _restore(self) -> None:
+        """Restore the numbers of threads, because a notebook goes on after a run, whether or not it failed."""
         if self._limits is not None:
             self._limits.restore_original_limits()
         if self._torch_threads is not None:
             import torch
 
             torch.set_num_threads(self._torch_threads)
+
+    on_pipeline_error = after_pipeline_run
 
 
 class SummaryHooks:
@@ -267,13 +250,7 @@ class SummaryHooks:
 
 
 def lineage(run_params: dict[str, Any], pipeline: Pipeline, catalog: CatalogProtocol) -> dict[str, Any]:
-    """The record of a run, ready for JSON; `inputs` and `outputs` map versioned datasets to versions.
-
-    Args:
-        run_params: Kedro's record of the run.
-        pipeline: the nodes that will run.
-        catalog: resolves the versions.
-    """
+    """The record of a run, ready for JSON; `inputs` and `outputs` map versioned datasets to versions."""
     outputs = _versioned(pipeline.all_outputs(), catalog)
     inputs = _versioned(pipeline.inputs(), catalog)
     return {

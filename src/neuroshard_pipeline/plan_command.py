@@ -8,7 +8,7 @@ import click
 from neuroshard_pipeline.errors import NeuroShardError
 from neuroshard_pipeline.evaluation.sweep import MEMORY_GIB, sweep
 from neuroshard_pipeline.report.sweep_page import sweep_html, sweep_text
-from neuroshard_pipeline.tables import read_tables
+from neuroshard_pipeline.tables.table_file import read_tables
 from neuroshard_pipeline.tables.task import COMM_BYTES, DEFAULT_COMM_PRECISION, OPTIMIZERS
 
 _MODELLED = "All costs are modelled from published measurements (docs/lab.md), not measured."

@@ -53,16 +53,15 @@ class RunLock:
             folder.mkdir(parents=True, exist_ok=True)
             self._file = _open_locked(self._path)
         except OSError as problem:
+            remedy = "correct its permissions, or choose another folder with --params data_root=FOLDER"
             raise DataFolderError(
-                f"the data folder {folder} cannot be written ({problem.strerror}); correct its permissions, or choose "
-                "another folder with --params data_root=FOLDER"
+                f"the data folder {folder} cannot be written ({problem.strerror}); {remedy}"
             ) from problem
         self._file.truncate(0)
         started = datetime.now(UTC).isoformat(timespec="seconds")
         command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
-        json.dump(
-            {"pid": os.getpid(), "host": socket.gethostname(), "command": command, "started": started}, self._file
-        )
+        holder = {"pid": os.getpid(), "host": socket.gethostname(), "command": command, "started": started}
+        json.dump(holder, self._file)
         self._file.flush()
 
     def release(self) -> None:
@@ -98,30 +97,24 @@ class LockHooks:
             DataFolderInUseError: another run uses the data folder.
             DataFolderError: the folder cannot be written.
         """
-        self._release()  # Kedro reports no end of a run that was interrupted, for example in a notebook
+        self.after_pipeline_run()  # Kedro reports no end of a run that was interrupted, for example in a notebook
         if any(str(node.namespace).partition(".")[0] not in UNLOCKED for node in pipeline.nodes):
             self._held.lock = RunLock(Path(catalog.load("data_root")))
         try:
             return (yield)
         except BaseException:
-            self._release()
+            self.after_pipeline_run()
             raise
 
     @hook_impl(trylast=True)
     def after_pipeline_run(self) -> None:
-        """Give the lock back after all other hooks."""
-        self._release()
-
-    @hook_impl(trylast=True)
-    def on_pipeline_error(self) -> None:
-        """Give the lock back after all other hooks."""
-        self._release()
-
-    def _release(self) -> None:
+        """Give the lock back after all other hooks, also those of a failed run."""
         lock: RunLock | None = getattr(self._held, "lock", None)
         self._held.lock = None
         if lock is not None:
             lock.release()
+
+    on_pipeline_error = after_pipeline_run
 
 
 def _open_locked(path: Path) -> TextIO:
@@ -144,12 +137,6 @@ def _in_use(folder: Path, holder: str) -> str:
     """The message about a folder whose lock file has the content `holder`."""
     run = "another run"
     with suppress(ValueError, KeyError):  # the other run has not written the file yet
-        facts = json.loads(holder)
-        run = (
-            f"another run: process {facts['pid']} on {facts['host']}, started at {facts['started']} with "
-            f"`{facts['command']}`"
-        )
-    return (
-        f"the data folder {folder} is in use by {run}. Wait until that run has ended, stop its process, or give this "
-        "run a folder of its own with --params data_root=..."
-    )
+        run = "another run: process {pid} on {host}, started at {started} with `{command}`".format(**json.loads(holder))
+    remedy = "Wait until that run has ended, stop its process, or give this run a folder with --params data_root=..."
+    return f"the data folder {folder} is in use by {run}. {remedy}"

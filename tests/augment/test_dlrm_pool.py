@@ -11,7 +11,9 @@ from neuroshard_pipeline.augment.variation import VariationParams
 from neuroshard_pipeline.errors import TableFileError
 from neuroshard_pipeline.measurement import RecordingParams
 from neuroshard_pipeline.pipelines.augment.nodes import compare_reuse_with_published, provide_table_pool
-from neuroshard_pipeline.tables import Table, draw_ids, tables_from_frame
+from neuroshard_pipeline.tables.frames import tables_from_frame
+from neuroshard_pipeline.tables.ids import draw_ids
+from neuroshard_pipeline.tables.table import Table
 
 BATCH_SIZE = 64
 POOL = {"num_tables": 12, "batch_size": BATCH_SIZE, "row_scale": 1.0, "seed": 0}

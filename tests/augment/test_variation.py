@@ -11,7 +11,10 @@ from neuroshard_pipeline.augment.pool import PoolParams, generate_pool, generate
 from neuroshard_pipeline.augment.pool_statistics import reuse_comparison_frame
 from neuroshard_pipeline.augment.variation import VariationParams, is_derived, varied_pool
 from neuroshard_pipeline.augment.varied_draws import VariedSampleParams, evaluation_samples, varied_samples
-from neuroshard_pipeline.tables import Table, compute_samples_from_frame, draw_ids, reuse_histogram, tables_from_frame
+from neuroshard_pipeline.tables.frames import compute_samples_from_frame, tables_from_frame
+from neuroshard_pipeline.tables.ids import draw_ids
+from neuroshard_pipeline.tables.profile import reuse_histogram
+from neuroshard_pipeline.tables.table import Table
 
 VARIATION = {
     "tables_per_batch_size": 60, "batch_sizes": (16, 64), "interpolation_batch_size": 32,

@@ -7,7 +7,7 @@ import pytest
 from neuroshard_pipeline.cost_models.compute_training import compute_data, predict_compute, train_compute_model
 from neuroshard_pipeline.cost_models.group_accuracy import accuracy_by_group
 from neuroshard_pipeline.cost_models.metrics import mape
-from neuroshard_pipeline.tables import tables_to_frame
+from neuroshard_pipeline.tables.frames import tables_to_frame
 
 from .machine import true_compute_ms
 

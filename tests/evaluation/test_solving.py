@@ -13,7 +13,8 @@ from neuroshard_pipeline.evaluation.suite_params import BenchmarkSharderParams
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.policies.policy import NO_POLICIES, Policies, Policy
 from neuroshard_pipeline.sharders.registry import solve_all
-from neuroshard_pipeline.tables import ShardingTask, tasks_to_frame
+from neuroshard_pipeline.tables.frames import tasks_to_frame
+from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.workers import Outcome
 
 PARAMS = BenchmarkSharderParams(

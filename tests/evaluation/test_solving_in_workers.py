@@ -12,7 +12,7 @@ from neuroshard_pipeline.evaluation.solving_in_workers import solve_in_workers
 from neuroshard_pipeline.measurement import PRELOAD
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import solve_all
-from neuroshard_pipeline.tables import ShardingTask
+from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.workers import Outcome, WorkerParams, map_items
 
 SHARDERS = ("random", "size_greedy", "neuroshard")

@@ -27,7 +27,7 @@ from neuroshard_pipeline.evaluation.suites import draw_suites
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.sharders.registry import make_sharder, shard
-from neuroshard_pipeline.tables import tasks_from_frame
+from neuroshard_pipeline.tables.frames import tasks_from_frame
 from neuroshard_pipeline.tables.table import Shard
 
 DIMS = (8, 32)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.lab.device import device_names, hot_blocks, lookup_cost_ms, missed_reads, modelled_device
 from neuroshard_pipeline.lab.lookups import Lookup, lookup_of_shards
-from neuroshard_pipeline.tables import Table
-from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, whole
+from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, Table, whole
 
 DEVICES = device_names()
 ROWS = st.integers(1_000, 20_000_000)

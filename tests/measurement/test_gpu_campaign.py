@@ -11,7 +11,7 @@ import torch
 from conftest import ROOT
 
 from neuroshard_pipeline.measurement import ComputeCampaign, RecordingParams, open_recording
-from neuroshard_pipeline.tables import compute_samples_from_frame
+from neuroshard_pipeline.tables.frames import compute_samples_from_frame
 
 SIZE = ["--backend", "fbgemm_cpu", "--tables", "12", "--batch-size", "16", "--row-scale", "4096", "--max-tables", "4"]
 PROTOCOL = ["--visits", "2", "--iterations", "1", "--warmup-iterations", "0", "--memory-gib", "0.004"]

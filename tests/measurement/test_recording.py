@@ -8,7 +8,7 @@ import pytest
 from measurement.stand_in import write_stand_in
 from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.measurement import ComputeCampaign, RecordingParams, describe_hardware, open_recording
-from neuroshard_pipeline.tables import compute_samples_from_frame
+from neuroshard_pipeline.tables.frames import compute_samples_from_frame
 from neuroshard_pipeline.tables.samples import ComputeSample
 from neuroshard_pipeline.tables.table import Shard, Table, whole
 

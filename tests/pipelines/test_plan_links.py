@@ -6,7 +6,7 @@ from conftest import ROOT, run_pipeline
 
 from neuroshard_pipeline.pipelines.preflight import PreflightError
 from neuroshard_pipeline.search.rank_order import collectives_ms, ms_per_byte_of
-from neuroshard_pipeline.tables import read_bandwidths
+from neuroshard_pipeline.tables.bandwidth_file import read_bandwidths
 
 
 def plan_task(links=None):

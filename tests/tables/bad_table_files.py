@@ -59,9 +59,12 @@ BAD_CSV = {
     "nan": (csv(HEAD, "a,10,16,nan"), ["line 2", "'pooling_factor'", "'nan' is not a finite number"]),
     "infinite": (csv(HEAD, "a,10,16,inf"), ["'inf' is not a finite number"]),
     "overflowing": (csv(HEAD, "a,1e999,16,1"), ["'1e999' is not a finite number"]),
-    "zero rows": (csv(HEAD, "a,0,16,2.5"), ["line 2", "'a'", "num_embeddings 0", "between 1 and"]),
+    "zero rows": (csv(HEAD, "a,0,16,2.5"), ["line 2", "'a'", "num_embeddings 0", "from 1 to"]),
     "negative rows": (csv(HEAD, GOOD_ROW, "b,-5,16,2.5"), ["line 3", "num_embeddings -5"]),
-    "absurd rows": (csv(HEAD, "a,99999999999999999,16,1"), ["num_embeddings 99999999999999999", "between 1 and"]),
+    "absurd rows": (
+        csv(HEAD, "a,99999999999999999,16,1"),
+        ["num_embeddings 99999999999999999", "from 1 to"],
+    ),
     "fractional rows": (csv(HEAD, "a,10.5,16,2.5"), ["line 2", "'num_embeddings'", "'10.5' is not a whole number"]),
     "fractional dimension": (csv(HEAD, "a,10,16.5,2.5"), ["'embedding_dim'", "'16.5'"]),
     "dimension not a multiple of 4": (csv(HEAD, "a,10,18,2.5"), ["line 2", "embedding_dim 18", "pad the table to 20"]),
@@ -80,7 +83,10 @@ BAD_CSV = {
     ),
     "unknown pooling": (csv(HEAD + ",pooling", GOOD_ROW + ",max"), ["line 2", "pooling 'max'", "use one of sum, mean"]),
     "features are text": (csv(HEAD + ",num_features", GOOD_ROW + ",two"), ["line 2", "'num_features'", "'two' is not"]),
-    "no features": (csv(HEAD + ",num_features", GOOD_ROW + ",0"), ["line 2", "num_features 0", "between 1 and"]),
+    "no features": (
+        csv(HEAD + ",num_features", GOOD_ROW + ",0"),
+        ["line 2", "num_features 0", "from 1 to"],
+    ),
     "weighted is a word": (
         csv(HEAD + ",is_weighted", GOOD_ROW + ",yes"),
         ["line 2", "'yes' is neither true nor false"],
@@ -138,7 +144,7 @@ BAD_JSON = {
     "too large": (json.dumps([{**GOOD_RECORD, "pooling_factor": 10**400}]), ["... is not a finite number"]),
     "too large for a float": (
         json.dumps([{**GOOD_RECORD, "num_embeddings": 10**401}]),
-        ["record 1", "must be between 1 and 1099511627776"],
+        ["record 1", "must be a whole number from 1 and 1099511627776"],
     ),
     "a fraction": (json.dumps([{**GOOD_RECORD, "num_embeddings": 0.5}]), ["0.5 is not a whole number"]),
     "a name that is a list": (json.dumps([{**GOOD_RECORD, "table": ["a"]}]), ["'table'", "is not a string"]),

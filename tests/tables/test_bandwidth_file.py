@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from neuroshard_pipeline.errors import TableFileError
-from neuroshard_pipeline.tables import read_bandwidths
+from neuroshard_pipeline.tables.bandwidth_file import read_bandwidths
 
 
 def written(tmp_path, text):

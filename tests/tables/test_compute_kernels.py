@@ -18,7 +18,7 @@ CACHED = Table("cached", 1000, 16, 2.0, compute_kernel="fused_uvm_caching", cach
     ("fields", "message"),
     [
         ({"compute_kernel": "quick"}, "compute_kernel 'quick' is unknown; use one of fused, fused_uvm, fused_uvm_cac"),
-        ({"cache_load_factor": 0.5}, "0.5 is given for compute_kernel 'fused', which has no cache"),
+        ({"cache_load_factor": 0.5}, "compute_kernel 'fused' has no cache; leave out cache_load_factor"),
         ({"compute_kernel": "fused_uvm_caching", "cache_load_factor": 0}, "must be a number above 0 and at most 1"),
         ({"compute_kernel": "fused_uvm_caching", "cache_load_factor": float("nan")}, "must be a number above 0"),
     ],
@@ -31,10 +31,10 @@ def test_impossible_kernels_are_refused(fields, message):
 @pytest.mark.parametrize(
     ("host_memory_bytes", "message"),
     [
-        (None, "'cached' has compute_kernel 'fused_uvm_caching', but the task has no host memory; give host_memory_by"),
-        (0, "host_memory_bytes 0 must be a whole number of bytes, at least 1"),
+        (None, "'cached' has compute_kernel 'fused_uvm_caching'; give the task host_memory_by"),
+        (0, "host_memory_bytes 0 must be a whole number from 1 to"),
         (1.5, "host_memory_bytes 1.5 must be a whole number"),
-        (2**61, "at most"),
+        (2**61, "from 1 to 1152921504606846976"),
     ],
 )
 def test_impossible_host_memory_is_refused(host_memory_bytes, message):

@@ -51,7 +51,7 @@ def test_pins_and_forbidden_ranks_combine():
         ([TableConstraint("x")], {}, "mine: a constraint names the table 'x', which the task does not have"),
         ([], {"together": [["a", "y"]]}, "'y', which the task does not have"),
         ([TableConstraint("a", ranks=[3])], {}, "on table 'a' names rank 3, outside 0..2"),
-        ([TableConstraint("a", forbidden_ranks=[-1])], {}, "rank -1, outside 0..2"),
+        ([TableConstraint("a", forbidden_ranks=[4])], {}, "rank 4, outside 0..2"),
         ([TableConstraint("a", ranks=[1], forbidden_ranks=[1])], {}, "on table 'a' allows no rank"),
         (
             [TableConstraint("a", ranks=[0]), TableConstraint("b", ranks=[1, 2])],
@@ -216,7 +216,8 @@ def test_a_sequence_table_of_a_type_that_torchrec_cannot_hold_is_refused():
     ("make", "message"),
     [
         (lambda: TableConstraint("a", ranks=[]), "on table 'a': ranks is empty"),
-        (lambda: TableConstraint("a", ranks=[1.5]), "rank 1.5 is not a whole number"),
+        (lambda: TableConstraint("a", ranks=[1.5]), "rank 1.5 must be a whole number"),
+        (lambda: TableConstraint("a", forbidden_ranks=[-1]), "rank -1 must be a whole number from 0"),
         (lambda: TableConstraint("a", min_width=0), "min_width 0 must be"),
         (lambda: TableConstraint("a", max_shards=0), "max_shards 0 must be"),
         (lambda: Constraints([TableConstraint("a"), TableConstraint("a")]), "'a' has 2 constraints"),

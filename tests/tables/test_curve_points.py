@@ -65,14 +65,14 @@ def test_a_table_of_fewer_rows_keeps_the_shares():
 
 
 REFUSED = [
-    ("10:0.5 10:0.6", "of 10 rows comes after that of 10; rows must ascend"),
-    ("10:0.5 2000:0.6", "of 2000 rows comes after that of 10; rows must ascend and be at most 1000"),
+    ("10:0.5 10:0.6", "10 rows come after 10; rows must ascend"),
+    ("10:0.5 2000:0.6", "2000 rows come after 10; rows must ascend and be at most 1000"),
     ("10:0.5 100:0.4", "the share 0.4 of 100 rows must be at least 0.5 and at most 1"),
     ("10:1.5", "the share 1.5 of 10 rows must be at least 0 and at most 1"),
     ("nan:0.5", "rows must ascend"),
     ("10:nan", "the share nan of 10 rows"),
     ("1000:0.9", "all 1000 rows must have the share 1, not 0.9"),
-    ("100:0.05", "the rows after the first 100 get more ids than the rows before"),
+    ("100:0.05", "rows after the first 100 get more ids than these"),
 ]
 
 

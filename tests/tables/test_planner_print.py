@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from neuroshard_pipeline.errors import TableFileError
-from neuroshard_pipeline.tables import read_tables
 from neuroshard_pipeline.tables.table import Table
+from neuroshard_pipeline.tables.table_file import read_tables
 
 
 @pytest.fixture(scope="module")

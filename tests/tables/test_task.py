@@ -19,7 +19,7 @@ GOOD = {"tables": TABLES, "world_size": 2, "batch_size": 64, "memory_bytes": 100
         ({"world_size": 0}, "world_size 0"),
         ({"world_size": 2.0}, "world_size 2.0"),
         ({"batch_size": -1}, "batch_size -1"),
-        ({"memory_bytes": 0}, "at least 1 on every rank"),
+        ({"memory_bytes": 0}, "memory_bytes 0 must be a whole number from 1"),
         ({"memory_bytes": [1, 2, 3]}, "3 numbers for 2 ranks"),
         ({"optimizer": "lion"}, "use one of sgd"),
         ({"tables": None}, "tables must be a sequence of Table objects, not None"),

@@ -80,7 +80,7 @@ def test_impossible_values_are_refused_with_file_and_line(tmp_path, rows, parts)
         ("local_world_size", "3", ["line 2", "local_world_size 3", "divides the world_size 2"]),
         ("local_world_size", "one", ["line 2", "'one' is not a number"]),
         ("comm_precision", "fp8", ["line 2", "comm_precision 'fp8' is unknown; use one of fp32, fp16, bf16"]),
-        ("num_replica_groups", "0", ["line 2", "num_replica_groups 0 must be a whole number of at least 1"]),
+        ("num_replica_groups", "0", ["line 2", "num_replica_groups 0 must be a whole number from 1"]),
         ("sync_interval", "1.5", ["line 2", "'1.5' is not a whole number"]),
         ("pooling", "max", ["line 2", "pooling 'max' is unknown; use one of sum, mean, none"]),
         ("num_features", "0", ["line 2", "num_features 0 must be between 1"]),

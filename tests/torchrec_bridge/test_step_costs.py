@@ -16,9 +16,10 @@ from neuroshard_pipeline.errors import CostModelError, TaskError
 from neuroshard_pipeline.evaluation.plan_frames import plans_frame
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.price import priced
-from neuroshard_pipeline.tables import Table, tables_to_frame, tasks_to_frame
+from neuroshard_pipeline.tables.frames import tables_to_frame, tasks_to_frame
 from neuroshard_pipeline.tables.profile import with_profile
 from neuroshard_pipeline.tables.step_work import QUANTITIES, rank_work
+from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.torchrec_bridge.step_costs.drawing import StepPlanParams, random_plans
 from neuroshard_pipeline.torchrec_bridge.step_costs.fitting import MeasuredSteps, fit_step_costs
 from neuroshard_pipeline.torchrec_bridge.step_costs.measuring import COLUMNS, measure_step_costs, measures_steps

@@ -85,16 +85,9 @@ def _comm_sample(index: int, pool_size: int, params: CommSampleParams) -> CommSa
 
 
 def place_widest_first(dims: IntArray, world_size: int, random_share: float, rng: np.random.Generator) -> IntArray:
-    """Place tables in descending order of width, each on the rank with the smallest sum of widths.
+    """The sums of widths per rank (W,) if tables of the widths `dims` are placed in descending order of width.
 
-    Args:
-        dims: widths of the tables.
-        world_size: number of ranks W.
-        random_share: probability that a table is placed on a random rank instead.
-        rng: generator of the random ranks.
-
-    Returns:
-        Sum of widths per rank, (W,).
+    Each goes to the rank with the smallest sum or, with probability `random_share`, to a random rank.
     """
     dim_sums = np.zeros(world_size, dtype=np.int64)
     is_random = rng.random(len(dims)) < random_share

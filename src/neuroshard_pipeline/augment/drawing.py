@@ -78,16 +78,10 @@ def check_range(params: BaseModel, low_name: str, high_name: str) -> None:
 
 
 def check_pool_size(name: str, wanted: int, available: int, remedy: str) -> None:
-    """Refuse to draw more distinct augmented tables than the pool has.
-
-    Args:
-        name: name of `wanted` in the error.
-        wanted: largest number of augmented tables of a sample.
-        available: number of augmented tables of the pool.
-        remedy: names of the parameters to lower.
+    """Refuse to draw more distinct augmented tables (`wanted`) than the pool has; the error calls them `name`.
 
     Raises:
-        TaskError: `wanted` exceeds `available`.
+        TaskError: `wanted` exceeds `available`; the message says to lower the parameters `remedy`.
     """
     if wanted > available:
         raise TaskError(

@@ -153,11 +153,9 @@ def _fit_rows(
 
 
 def tilted_shares(weight: FloatArray, reuse: FloatArray) -> FloatArray:
-    """Shares (T, 17) proportional to weight * exp(tilt * bin); the tilt of a table makes its mean count equal `reuse`.
+    """Shares (T, 17) proportional to weight * exp(tilt * bin), with weights that are not negative, (17,) or (T, 17).
 
-    Args:
-        weight: weights of the reuse bins, not negative, (17,) or (T, 17).
-        reuse: mean lookups per unique row, (T,).
+    The tilt of a table makes its mean number of lookups per unique row equal `reuse` (T,).
     """
     bins = np.arange(weight.shape[-1])
     low, high = np.full(len(reuse), -8.0), np.full(len(reuse), 8.0)

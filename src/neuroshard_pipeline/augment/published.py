@@ -11,7 +11,8 @@ import numpy as np
 
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.tables.ids import HIGHEST_COUNTS, LOWEST_COUNTS
-from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, REUSE_BIN_EDGES
+from neuroshard_pipeline.tables.profile import reuse_bin
+from neuroshard_pipeline.tables.table import NUM_REUSE_BINS
 
 #: Mean number of rows of a table. This is an assumption, because the statistics do not contain it: 856 tables of this
 #: size and width 64 have 0.9 TB of fp32 weights, the order of magnitude of published production models.
@@ -52,8 +53,7 @@ def highest_bin(batch_size: int) -> int:
     Published rows that are looked up more often have no counterpart in a smaller batch. Their ids are moved to this bin
     ("folding"), which keeps pooling factors and the share of ids in every lower bin.
     """
-    full = batch_size >= BATCH_SIZE
-    return NUM_REUSE_BINS - 1 if full else int(np.searchsorted(REUSE_BIN_EDGES, batch_size, side="left"))
+    return NUM_REUSE_BINS - 1 if batch_size >= BATCH_SIZE else int(reuse_bin(np.int64(batch_size)))
 
 
 def fold(shares: FloatArray, batch_size: int) -> FloatArray:

@@ -5,7 +5,8 @@ from typing import Any
 
 from kedro.io import AbstractDataset
 
-from neuroshard_pipeline.tables import Table, read_tables
+from neuroshard_pipeline.tables.table import Table
+from neuroshard_pipeline.tables.table_file import read_tables
 
 
 class TableFileDataset(AbstractDataset[None, list[Table]]):

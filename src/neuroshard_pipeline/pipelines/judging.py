@@ -23,7 +23,8 @@ from neuroshard_pipeline.search.models import check_hardware
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import Solutions, solve_all
-from neuroshard_pipeline.tables import ShardingTask, tasks_from_frame
+from neuroshard_pipeline.tables.frames import tasks_from_frame
+from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_bridge.truth.judge import judge_text, measure_missing, modelled_costs, recorded_steps
 from neuroshard_pipeline.torchrec_bridge.truth.params import JudgeParams
 from neuroshard_pipeline.workers import Outcome, WorkerParams, map_items

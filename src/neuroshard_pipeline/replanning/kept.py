@@ -28,12 +28,9 @@ _ON_HOSTS = ("table_row_wise", "grid_shard")
 
 
 def kept(present: Present, problem: Problem, fresh: Placement) -> Placement:
-    """The placement with the fewest changes.
+    """The placement with the fewest changes; the task of `problem` has the tiers and kernels of the present plan.
 
-    Args:
-        present: the plan that runs.
-        problem: the problem, whose task has the tiers and kernels of the present plan.
-        fresh: a placement of the same tables from nothing, whose types new tables get.
+    New tables get their types in `fresh`, a placement of the same tables from nothing.
 
     Raises:
         DoesNotFitError: more than these changes is needed, because the tables do not fit.

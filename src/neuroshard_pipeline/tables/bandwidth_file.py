@@ -30,17 +30,13 @@ def read_bandwidths(path: str | Path, world_size: int) -> NDArray[np.float64]:
         lines = [(reader.line_num, cells) for cells in reader if any(cell.strip() for cell in cells)]
     except csv.Error as error:
         raise TableFileError(f"{path}: is not CSV ({error}); write one line of numbers per rank") from error
+    wanted = f"world_size is {world_size}; write one line per sending rank and one value per receiving rank"
     if len(lines) != world_size:
-        raise TableFileError(
-            f"{path}: {len(lines)} lines of bandwidths, but world_size is {world_size}; write one line per sending rank"
-        )
+        raise TableFileError(f"{path}: {len(lines)} lines of bandwidths, but {wanted}")
     bandwidths = np.full((world_size, world_size), np.inf)
     for sender, (number, cells) in enumerate(lines):
         if len(cells) != world_size:
-            raise TableFileError(
-                f"{path}: line {number} has {len(cells)} values, but world_size is {world_size}; "
-                "write one value per receiving rank"
-            )
+            raise TableFileError(f"{path}: line {number} has {len(cells)} values, but {wanted}")
         for receiver, cell in enumerate(cells):
             if receiver != sender:
                 bandwidths[sender, receiver] = _bandwidth(cell, f"{path}: line {number}, column {receiver + 1}")

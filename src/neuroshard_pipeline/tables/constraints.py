@@ -4,10 +4,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import Any
 
 from neuroshard_pipeline.errors import TaskError, did_you_mean
 from neuroshard_pipeline.tables.kinds import TierKind
-from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, SHARDING_TYPES, ShardingType, Table
+from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, SHARDING_TYPES, ShardingType, Table, count_problems
 
 #: TorchRec's name for a column-wise table with a single shard. Constraints may name it beside `SHARDING_TYPES`.
 TABLE_WISE = "table_wise"
@@ -23,6 +24,9 @@ TIER_TYPES: dict[TierKind, tuple[ShardingType, ...]] = {
     "host": ("host_row_wise",),
     "cold": SEQUENCE_TYPES,
 }
+
+#: Upper limit of counts such as the world size.
+MOST = 2**31
 
 _CUTS_ROWS = ("row_wise", "table_row_wise", "grid_shard", "host_row_wise")
 _USES_EVERY_RANK = ("row_wise", "data_parallel", "host_row_wise")
@@ -55,10 +59,8 @@ class TableConstraint:
     in_gpu_memory: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "forbidden_ranks", tuple(self.forbidden_ranks))
-        if self.ranks is not None:
-            object.__setattr__(self, "ranks", tuple(self.ranks))
-        object.__setattr__(self, "sharding_types", _as_tuple(self.sharding_types))
+        for name in ("ranks", "forbidden_ranks", "sharding_types"):
+            object.__setattr__(self, name, _as_tuple(getattr(self, name)))
         for problem in _own_problems(self):
             raise TaskError(f"constraint on table {self.table!r}: {problem}")
 
@@ -225,58 +227,46 @@ def _allowed_ranges(own: TableConstraint, world_size: int, ranks_per_host: int) 
     return len(allowed) == world_size, any(allowed.issuperset(host) for host in hosts)
 
 
-def _as_tuple(names: Sequence[str] | None) -> Sequence[str] | None:
-    return names if names is None or isinstance(names, str) else tuple(names)
+def _as_tuple(values: Sequence[Any] | None) -> Sequence[Any] | None:
+    return values if values is None or isinstance(values, str) else tuple(values)
 
 
 def _common_types(own: Sequence[str] | None, general: Sequence[str] | None) -> tuple[str, ...] | None:
     """The types that both arguments allow; `column_wise` allows `TABLE_WISE`, too. None if neither names a type."""
-    if own is None or general is None:
-        named = general if own is None else own
-        return None if named is None else tuple(named)
-    both = _with_table_wise(own) & _with_table_wise(general)
-    return tuple(name for name in ("column_wise", TABLE_WISE, *SHARDING_TYPES[1:]) if name in both)
-
-
-def _with_table_wise(names: Sequence[str]) -> set[str]:
-    return {*names, TABLE_WISE} if "column_wise" in names else {*names}
+    given = [names for names in (own, general) if names is not None]
+    if len(given) < 2:
+        return tuple(given[0]) if given else None
+    first, second = ({*names, TABLE_WISE} if "column_wise" in names else {*names} for names in given)
+    return tuple(name for name in ("column_wise", TABLE_WISE, *SHARDING_TYPES[1:]) if name in first & second)
 
 
 def _own_problems(constraint: TableConstraint) -> Iterator[str]:
     if constraint.ranks is not None and not constraint.ranks:
         yield "ranks is empty; name at least one rank or delete the key"
     for rank in (*(constraint.ranks or ()), *constraint.forbidden_ranks):
-        if isinstance(rank, bool) or not isinstance(rank, int):
-            yield f"rank {rank!r} is not a whole number"
+        yield from count_problems("rank", rank, MOST, least=0)
     yield from _limit_problems(constraint.min_width, constraint.max_shards, constraint.sharding_types)
     if not any(map(constraint.allows_type, SHARDING_TYPES)):
-        yield (
-            f"split is false, but {', '.join(constraint.sharding_types or ())} splits the rows; allow {TABLE_WISE} or "
-            "data_parallel, or delete split"
-        )
+        types = ", ".join(constraint.sharding_types or ())
+        yield f"split is false, but {types} splits the rows; allow {TABLE_WISE} or data_parallel, or delete split"
 
 
 def _limit_problems(min_width: int, max_shards: int | None, sharding_types: Sequence[str] | None) -> Iterator[str]:
-    if isinstance(min_width, bool) or not isinstance(min_width, int) or min_width < 1:
-        yield f"min_width {min_width!r} must be a whole number of columns, at least 1"
-    if max_shards is not None and (isinstance(max_shards, bool) or not isinstance(max_shards, int) or max_shards < 1):
-        yield f"max_shards {max_shards!r} must be a whole number of at least 1"
+    yield from count_problems("min_width", min_width, MOST)
+    yield from () if max_shards is None else count_problems("max_shards", max_shards, MOST)
     if sharding_types is not None and (isinstance(sharding_types, str) or not sharding_types):
         yield f"sharding_types {sharding_types!r} must be a list of at least one type; delete the key to allow any type"
-    for name in sharding_types or ():
-        if name not in (TABLE_WISE, *SHARDING_TYPES):
-            known = (TABLE_WISE, *SHARDING_TYPES)
-            yield f"sharding type {name!r} is unknown; use {', '.join(known)}{did_you_mean(name, known)}"
+    known = (TABLE_WISE, *SHARDING_TYPES)
+    for name in (name for name in sharding_types or () if name not in known):
+        yield f"sharding type {name!r} is unknown; use {', '.join(known)}{did_you_mean(name, known)}"
 
 
 def _contradictions(constraints: Constraints) -> Iterator[str]:
     """Descriptions of tables that cannot have any type, whatever the task is."""
     for entry in constraints.tables:
         if _common_types(entry.sharding_types, constraints.sharding_types) == ():
-            yield (
-                f"table {entry.table!r} may be {' or '.join(entry.sharding_types or ())}, but all tables may only be "
-                f"{' or '.join(constraints.sharding_types or ())}; allow a common type"
-            )
+            own, general = (" or ".join(of.sharding_types or ()) for of in (entry, constraints))
+            yield f"table {entry.table!r} may be {own}, but all tables may only be {general}; allow a common type"
     for group in constraints.together:
         for name in group:
             if not constraints.of(name).allows_type("column_wise"):

@@ -54,11 +54,7 @@ class CriteoBatch:
 
 
 def read_criteo(path: str | Path, batch_size: int) -> Iterator[CriteoBatch]:
-    """Iterate over the batches of a file, which is read lazily; the last batch may be smaller.
-
-    Args:
-        path: the file, plain text or compressed (`.gz`).
-        batch_size: B.
+    """Iterate over the batches of a file, plain or compressed (`.gz`); the last one may be smaller. Reading is lazy.
 
     Raises:
         CriteoFileError: the file is missing, damaged or unreadable, or a line is malformed; the message then names the
@@ -69,7 +65,7 @@ def read_criteo(path: str | Path, batch_size: int) -> Iterator[CriteoBatch]:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             lines = enumerate(file, start=1)
             while chunk := list(itertools.islice(lines, batch_size)):
-                yield _batch([_fields(path, number, line.rstrip(b"\r\n")) for number, line in chunk])
+                yield _batch([_fields(f"{path}: line {number}", line.rstrip(b"\r\n")) for number, line in chunk])
     except FileNotFoundError:
         raise CriteoFileError(f"{path}: no such file; give a click log in Criteo's format") from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -81,13 +77,9 @@ def read_criteo(path: str | Path, batch_size: int) -> Iterator[CriteoBatch]:
 def hashed_ids(categories: NDArray[np.int64], num_embeddings: int, feature: int) -> TableIds:
     """Row numbers of one category feature: one id per sample, or none if the category is missing.
 
-    The row number is a hash modulo `num_embeddings`. The hash function is SplitMix64's finaliser, applied to the
-    category's value plus a multiple of SplitMix64's increment that depends on the feature.
-
-    Args:
-        categories: (B,) values of the feature; `MISSING` where a value is missing.
-        num_embeddings: rows of the table.
-        feature: number of the feature; the hash depends on it, so that different features have different collisions.
+    The row number is a hash of the category (B,) modulo `num_embeddings`. The hash function is SplitMix64's finaliser,
+    applied to the category's value plus a multiple of SplitMix64's increment that depends on the number of the
+    `feature`, so that different features have different collisions.
     """
     present = categories != MISSING
     mixed = categories[present].astype(np.uint64) + np.uint64((feature + 1) * _GOLDEN % 2**64)
@@ -98,20 +90,18 @@ def hashed_ids(categories: NDArray[np.int64], num_embeddings: int, feature: int)
     return TableIds(indices, np.concatenate([[0], np.cumsum(present)]).astype(np.int64))
 
 
-def _fields(path: Path, number: int, line: bytes) -> list[bytes]:
+def _fields(where: str, line: bytes) -> list[bytes]:
     fields = line.split(b"\t")
     if _LINE.fullmatch(line) is None:
-        raise CriteoFileError(f"{path}: line {number}: {_problem(fields)}")
+        raise CriteoFileError(f"{where}: {_problem(fields)}")
     return fields
 
 
 def _problem(fields: list[bytes]) -> str:
     """Describe the first error of a malformed line."""
     if len(fields) != NUM_FIELDS:
-        return (
-            f"{len(fields)} fields separated by tabs, not {NUM_FIELDS}: a label, {NUM_INTEGERS} integers and "
-            f"{NUM_CATEGORIES} categories"
-        )
+        wanted = f"a label, {NUM_INTEGERS} integers and {NUM_CATEGORIES} categories"
+        return f"{len(fields)} fields separated by tabs, not {NUM_FIELDS}: {wanted}"
     names = ["label", *(f"I{i + 1}" for i in range(NUM_INTEGERS)), *(f"C{i + 1}" for i in range(NUM_CATEGORIES))]
     forms = [_LABEL] + [_INTEGER] * NUM_INTEGERS + [_CATEGORY] * NUM_CATEGORIES
     wanted = {_LABEL: "0 or 1", _INTEGER: "a whole number or empty", _CATEGORY: "a hexadecimal number or empty"}

@@ -46,21 +46,12 @@ def curve_problems(points: CurvePoints, num_embeddings: int) -> Iterator[str]:
         yield "popularity has no points; give some, such as 80:0.41 1200:0.77, or leave it out"
     for (rows, share), (more, larger) in pairwise(with_ends(points, num_embeddings)):
         if not rows < more <= num_embeddings:  # also refuses NaN
-            yield (
-                f"popularity: the point of {more:g} rows comes after that of {rows:g}; rows must ascend and be at most "
-                f"{num_embeddings}"
-            )
+            yield f"popularity: {more:g} rows come after {rows:g}; rows must ascend and be at most {num_embeddings}"
         if not share - _ROUNDING <= larger <= 1.0 + _ROUNDING:
             yield f"popularity: the share {larger:g} of {more:g} rows must be at least {share:g} and at most 1"
     if points and points[-1][0] == num_embeddings and abs(points[-1][1] - 1.0) > _ROUNDING:
         yield f"popularity: all {num_embeddings} rows must have the share 1, not {points[-1][1]:g}"
-    for (before, low), (rows, share), (after, high) in _triples(with_ends(points, num_embeddings)):
+    ends = with_ends(points, num_embeddings)
+    for (before, low), (rows, share), (after, high) in zip(ends, ends[1:], ends[2:], strict=False):
         if (high - share) * (rows - before) > (share - low) * (after - rows) + _ROUNDING * (after - before):
-            yield (
-                f"popularity: per row, the rows after the first {rows:g} get more ids than the rows before; put the "
-                "most popular rows first"
-            )
-
-
-def _triples(points: CurvePoints) -> Iterator[CurvePoints]:
-    yield from zip(points, points[1:], points[2:], strict=False)
+            yield f"popularity: rows after the first {rows:g} get more ids than these, per row; put popular rows first"

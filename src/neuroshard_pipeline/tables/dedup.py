@@ -21,6 +21,7 @@ from neuroshard_pipeline.tables.task import ShardingTask
 _SURE = 30.0
 
 
+@lru_cache(maxsize=4096)
 def deduplicated(table: Table, batch_size: int, world_size: int) -> Table:
     """A sequence table with the ids that its shards receive if each of `world_size` ranks sends every id once.
 
@@ -45,7 +46,7 @@ def exchanged_table(table: Table, sharding_type: ShardingType, task: ShardingTas
     """The table that a shard of this type sees (`exchanged`)."""
     if not task.index_dedup or table.pooling != "none" or sharding_type == "data_parallel":
         return table
-    return _deduplicated(table, task.batch_size, task.world_size)
+    return deduplicated(table, task.batch_size, task.world_size)
 
 
 def looked_up(shard: Shard, task: ShardingTask) -> tuple[Shard, int]:
@@ -63,11 +64,6 @@ def looked_up(shard: Shard, task: ShardingTask) -> tuple[Shard, int]:
         table = deduplicated(table, samples, task.ranks_per_host)
     rows = replace(shard, table=table, sharding_type="row_wise")
     return lookup_shard(rows, samples, task.ranks_per_host), samples
-
-
-@lru_cache(maxsize=4096)
-def _deduplicated(table: Table, batch_size: int, world_size: int) -> Table:
-    return deduplicated(table, batch_size, world_size)
 
 
 @lru_cache(maxsize=256)

@@ -48,10 +48,7 @@ def read_dlrm_dataset(path: str | Path, batch_size: int | None = None) -> pd.Dat
     if not path.is_file():
         raise TableFileError(f"{path}: no such file; download one from facebookresearch/dlrm_datasets")
     with tempfile.TemporaryDirectory(prefix="dlrm_datasets_") as folder:
-        plain = path
-        if path.suffix == ".gz":
-            plain = Path(folder) / path.stem
-            _unpack(path, plain)
+        plain = _unpacked(path, Path(folder)) if path.suffix == ".gz" else path
         return _pool(path, *_checked(path, _load(path, plain)), batch_size)
 
 
@@ -76,14 +73,15 @@ def _pool(
     return pd.DataFrame(rows, columns=list(POOL_COLUMNS))
 
 
-def _unpack(packed: Path, plain: Path) -> None:
+def _unpacked(packed: Path, folder: Path) -> Path:
     try:
-        with gzip.open(packed, "rb") as source, plain.open("wb") as target:
+        with gzip.open(packed, "rb") as source, (folder / packed.stem).open("wb") as target:
             shutil.copyfileobj(source, target, length=2**24)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise TableFileError(f"{packed}: not a complete gzip file ({error}); download it again") from error
     except OSError as error:
-        raise TableFileError(f"{packed}: cannot be unpacked to {plain.parent} ({error.strerror})") from error
+        raise TableFileError(f"{packed}: cannot be unpacked to {folder} ({error.strerror})") from error
+    return folder / packed.stem
 
 
 def _load(path: Path, plain: Path) -> Any:
@@ -93,10 +91,8 @@ def _load(path: Path, plain: Path) -> Any:
         # Only the zip format of torch.save can be memory-mapped; files of old torch versions are read into memory.
         return torch.load(plain, weights_only=True, map_location="cpu", mmap=zipfile.is_zipfile(plain))
     except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise TableFileError(
-            f"{path}: not a tuple of tensors saved by torch ({reason}); download the file again"
-        ) from error
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise TableFileError(f"{path}: not a tuple of tensors saved by torch ({reason}); download it again") from error
 
 
 def _checked(path: Path, content: Any) -> tuple[_Integers, _Integers, tuple[int, int]]:

@@ -214,10 +214,13 @@ def compute_samples_from_frame(
             made[key] = first_shard(replace(by_name[name], embedding_dim=dim), sharding_type, world_size)
         shards.setdefault(sample_id, []).append(made[key])
     batch_sizes = dict(zip(samples["sample_id"].tolist(), samples["batch_size"].tolist(), strict=True))
-    return [
-        _compute_sample(name, own, batch_sizes[name], *of_sample.get(name, _DEFAULT_SETTINGS))
-        for name, own in shards.items()
-    ]
+    found = []
+    for name, own in shards.items():
+        optimizer, _, world_size = of_sample.get(name, _DEFAULT_SETTINGS)
+        seen = tuple(lookup_shard(shard, batch_sizes[name], world_size) for shard in own)  # by the kernel of one rank
+        batch_size = lookup_batch_size(own[0], batch_sizes[name], world_size)
+        found.append(ComputeSample(name, batch_size, seen, optimizer))
+    return found
 
 
 def _settings_of_samples(settings: pd.DataFrame | None) -> dict[str, tuple[str, ShardingType, int]]:
@@ -227,14 +230,6 @@ def _settings_of_samples(settings: pd.DataFrame | None) -> dict[str, tuple[str, 
     given = settings.reindex(columns=list(_SETTINGS)).astype(object).to_numpy()
     values = np.where(pd.isna(given), np.array(_DEFAULT_SETTINGS, dtype=object), given).tolist()
     return {name: (own[0], own[1], int(own[2])) for name, own in zip(settings["sample_id"], values, strict=True)}
-
-
-def _compute_sample(
-    sample_id: str, shards: Sequence[Shard], batch_size: int, optimizer: str, _: ShardingType, world_size: int
-) -> ComputeSample:
-    """The sample that the kernel of one rank sees."""
-    seen = tuple(lookup_shard(shard, batch_size, world_size) for shard in shards)
-    return ComputeSample(sample_id, lookup_batch_size(shards[0], batch_size, world_size), seen, optimizer)
 
 
 def comm_samples_from_frame(frame: pd.DataFrame) -> list[CommSample]:
@@ -249,17 +244,11 @@ def comm_samples_from_frame(frame: pd.DataFrame) -> list[CommSample]:
     samples = []
     for sample_id, rows in frame.groupby("sample_id", sort=False):
         rows = rows.sort_values("rank")
-        world_size = int(rows["world_size"].iloc[0])
+        world_size, batch_size = map(int, rows[["world_size", "batch_size"]].iloc[0])
         if rows["rank"].tolist() != list(range(world_size)):
             raise TaskError(f"{sample_id}: ranks are {rows['rank'].tolist()}, not 0 to {world_size - 1}")
-        samples.append(
-            CommSample(
-                sample_id=str(sample_id),
-                batch_size=int(rows["batch_size"].iloc[0]),
-                dim_sums=tuple(rows["dim_sum"].tolist()),
-                start_skew_ms=tuple(rows["start_skew_ms"].tolist()),
-            )
-        )
+        dim_sums, start_skew_ms = (tuple(rows[name].tolist()) for name in ("dim_sum", "start_skew_ms"))
+        samples.append(CommSample(str(sample_id), batch_size, dim_sums, start_skew_ms))
     return samples
 
 

@@ -78,15 +78,8 @@ def _misses_of_lru(num_rows: int, hot: float, others: float, slots: int, points:
     """Expected misses per batch among the rows that are not hot, by the approximation of Che et al. (2002).
 
     A row of rate r is looked up in a batch with probability 1 - exp(-r). The cache drops a row that is not looked up
-    for T batches. T batches look up as many distinct rows, not counting hot rows, as the cache has slots besides those
-    of the hot rows.
-
-    Args:
-        num_rows: rows of the table.
-        hot: rows that are always in the cache.
-        others: distinct other rows that one batch looks up.
-        slots: rows that the cache has room for, more than `hot`.
-        points: as `popularity` of `missed_rows`.
+    for T batches. T batches look up as many distinct rows, not counting hot rows, as the cache has `slots` (more than
+    `hot`) besides those of the hot rows. One batch looks up `others` distinct rows that are not hot.
     """
     rows, rates = _rates(num_rows, hot, others, points)
     if slots - hot >= rows.sum():

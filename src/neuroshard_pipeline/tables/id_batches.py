@@ -30,17 +30,7 @@ def counted_tables(
 ) -> list[Table]:
     """The tables with pooling factors and profiles, and for sequence tables curves, from a file's first batches.
 
-    Args:
-        path: the file (`read_id_batches`).
-        tables: the tables of the model. Their own pooling factors and profiles are replaced; so are the curves of
-            sequence tables, and other tables lose theirs (`counted`).
-        batch_size: samples of a global batch.
-        num_batches: number of batches.
-        names: see `read_id_batches`.
-
-    Raises:
-        TableFileError: the file cannot be used.
-        CriteoFileError: a click log is damaged or has a malformed line.
+    Their own statistics are replaced (`counted`); `read_id_batches` documents the arguments and the errors.
     """
     batches = read_id_batches(path, tables, batch_size, num_batches, names)
     return [counted(table, batches[table.name], batch_size) for table in tables]
@@ -96,10 +86,8 @@ def read_id_batches(
     read = _parquet_batches if path.suffix.lower() == ".parquet" else _criteo_batches
     found = list(itertools.islice(read(path, tables, batch_size), num_batches))
     if len(found) < num_batches:
-        raise TableFileError(
-            f"{path}: holds {len(found)} whole batches of {batch_size} samples, not {num_batches}; lower {names}, or "
-            "give a longer file"
-        )
+        held = f"{path}: holds {len(found)} whole batches of {batch_size} samples, not {num_batches}"
+        raise TableFileError(f"{held}; lower {names}, or give a longer file")
     return {table.name: [batch[at] for batch in found] for at, table in enumerate(tables)}
 
 
@@ -119,10 +107,8 @@ def bag_lengths(path: str | Path, tables: Sequence[Table], num_samples: int) -> 
 
 def _criteo_batches(path: Path, tables: Sequence[Table], batch_size: int) -> Iterator[list[IntArray]]:
     if len(tables) != NUM_CATEGORIES:
-        raise TableFileError(
-            f"{path}: its {NUM_CATEGORIES} categories need a table each, but {len(tables)} are given; give a Parquet "
-            "file with a column of ids for every table"
-        )
+        problem = f"{path}: its {NUM_CATEGORIES} categories need a table each, but {len(tables)} are given"
+        raise TableFileError(f"{problem}; give a Parquet file with a column of ids for every table")
     for batch in read_criteo(path, batch_size):
         if len(batch.labels) == batch_size:
             categories = enumerate(tables)
@@ -154,8 +140,6 @@ def _column(path: Path, cells: object, table: Table) -> IntArray:
         raise TableFileError(f"{path}: column {table.name!r} does not hold lists of whole numbers; give lists of ids")
     ids = np.asarray(cells.flatten().to_numpy(zero_copy_only=False), dtype=np.int64)
     if len(ids) and not 0 <= ids.min() <= ids.max() < table.num_embeddings:
-        raise TableFileError(
-            f"{path}: column {table.name!r} has ids {ids.min()}..{ids.max()}, but the table has "
-            f"{table.num_embeddings} rows; number the rows from 0"
-        )
+        rows = f"but the table has {table.num_embeddings} rows; number the rows from 0"
+        raise TableFileError(f"{path}: column {table.name!r} has ids {ids.min()}..{ids.max()}, {rows}")
     return ids

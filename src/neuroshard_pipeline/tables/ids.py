@@ -11,7 +11,7 @@ import numpy as np
 
 from neuroshard_pipeline.arrays import FloatArray, IntArray, distinct
 from neuroshard_pipeline.errors import TaskError
-from neuroshard_pipeline.tables.profile import batch_indices, with_profile
+from neuroshard_pipeline.tables.profile import batch_indices, reuse_bin, with_profile
 from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, REUSE_BIN_EDGES, Table
 
 #: Smallest lookup count of every reuse bin, (17,).
@@ -75,14 +75,10 @@ def draw_ids(table: Table, batch_size: int, seed: int) -> TableIds:
 
 
 def look_up_counts(table: Table, indices: int) -> IntArray:
-    """Number of lookups of each unique row: counts (U,) that sum to `indices`, in ascending order of reuse bins.
+    """Lookups of each unique row of a table: counts (U,) that sum to `indices` (N), in ascending order of reuse bins.
 
     A profile that a user wrote may contradict the number of ids. The number of unique rows is then limited to the
     number of ids, and as few rows as possible change their bin (`feasible_rows`).
-
-    Args:
-        table: a table with a reuse profile.
-        indices: number of ids, N.
 
     Raises:
         TaskError: the table has no reuse profile.
@@ -124,7 +120,7 @@ def feasible_rows(rows: IntArray, indices: int) -> IntArray:
         excess -= full_moves * saving
         if rows[source] and excess > 0:  # excess < saving: one row moves down to a bin in between
             rows[source] -= 1
-            rows[_bin_of(int(LOWEST_COUNTS[source]) - excess)] += 1
+            rows[reuse_bin(LOWEST_COUNTS[source] - excess)] += 1
             excess = 0
     return rows
 
@@ -135,12 +131,8 @@ def _absorb_surplus(rows: IntArray, indices: int) -> IntArray:
     used = np.flatnonzero(rows)
     if surplus > 0 and len(used) and used[-1] < NUM_REUSE_BINS - 1:
         rows[used[-1]] -= 1
-        rows[_bin_of(int(HIGHEST_COUNTS[used[-1]]) + surplus)] += 1
+        rows[reuse_bin(HIGHEST_COUNTS[used[-1]] + surplus)] += 1
     return rows
-
-
-def _bin_of(count: int) -> int:
-    return int(np.searchsorted(REUSE_BIN_EDGES, count, side="left"))
 
 
 def _counts_within_bins(rows: IntArray, indices: int) -> IntArray:

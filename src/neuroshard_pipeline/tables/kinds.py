@@ -12,12 +12,9 @@ TIER_KINDS: tuple[TierKind, ...] = get_args(TierKind)
 
 
 class EmbeddingModule(NamedTuple):
-    """An embedding module of TorchRec. Sequence tables, and tables with weighted ids, are in separate modules.
+    """An embedding module of TorchRec, by the tables' field `module` and the kind of its collection.
 
-    Attributes:
-        module: the tables' field `module`.
-        is_sequence: whether the module is an `EmbeddingCollection`, whose tables are not pooled.
-        is_weighted: whether the ids of the module have weights.
+    Sequence tables (in an `EmbeddingCollection`), and tables whose ids have weights, are in separate modules.
     """
 
     module: str

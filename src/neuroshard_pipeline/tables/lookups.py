@@ -33,16 +33,10 @@ def lookup_batch_size(shard: Shard, batch_size: int, world_size: int) -> int:
 
 @lru_cache(maxsize=2**14)
 def lookup_shard(shard: Shard, batch_size: int, world_size: int) -> Shard:
-    """A column-wise shard of a stand-in table, with the lookups of `shard`.
+    """A column-wise shard of a stand-in table, with the lookups of `shard`; `shard` itself if it is column-wise.
 
-    Args:
-        shard: any shard.
-        batch_size: global batch size.
-        world_size: number of ranks.
-
-    Returns:
-        `shard` itself if it is column-wise. For a row shard, the table has the shard's share of the rows, ids and
-        unique rows, as if popular rows were spread evenly over all rows. For a replica, see `local_table`.
+    For a row shard, the table has the shard's share of the rows, ids and unique rows, as if popular rows were spread
+    evenly over all rows. For a replica, see `local_table`.
     """
     if shard.sharding_type == "column_wise":
         return shard
@@ -50,13 +44,8 @@ def lookup_shard(shard: Shard, batch_size: int, world_size: int) -> Shard:
         return replace(shard, table=local_table(shard.table, batch_size, world_size), sharding_type="column_wise")
     table = with_profile(shard.table, batch_size)
     unique_rows = float(min(max((table.unique_rows or 1.0) * shard.row_share, _LEAST_UNIQUE_ROWS), shard.num_rows))
-    rows = replace(
-        table,
-        num_embeddings=shard.num_rows,
-        pooling_factor=table.pooling_factor * shard.row_share,
-        unique_rows=unique_rows,
-        popularity=None,
-    )
+    ids = table.pooling_factor * shard.row_share
+    rows = replace(table, num_embeddings=shard.num_rows, pooling_factor=ids, unique_rows=unique_rows, popularity=None)
     return Shard(rows, shard.column_offset, shard.embedding_dim)
 
 

@@ -32,10 +32,8 @@ def printed_records(path: Path) -> list[Record]:
         raise TableFileError(f"{path}: {error.strerror}; give the file that holds the planner's output") from None
     rows = list(_rows(lines))
     if not rows:
-        raise TableFileError(
-            f"{path}: no table of TorchRec's planner, which has the columns {', '.join(_NEEDED)}; store the planner's "
-            "output with debug=True, or give a .csv, .parquet or .json file"
-        )
+        remedy = "store the planner's output with debug=True, or give a .csv, .parquet or .json file"
+        raise TableFileError(f"{path}: has no lines of TorchRec's planner with {', '.join(_NEEDED)}; {remedy}")
     return [Record(path, f"line {number}", _table(row)) for number, row in rows]
 
 

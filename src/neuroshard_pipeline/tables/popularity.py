@@ -74,13 +74,7 @@ class PopularityCurve:
 
 @dataclass(frozen=True)
 class IdCounts:
-    """How often ids looked up each row of a table.
-
-    Attributes:
-        rows: rows with at least one lookup, ascending, (R,).
-        counts: number of lookups of each of these rows, (R,).
-        num_embeddings: number of rows of the table.
-    """
+    """The rows of a table that ids looked up at least once, ascending (R,), and how often, (R,)."""
 
     rows: IntArray
     counts: IntArray
@@ -102,16 +96,12 @@ def curve_source(table: Table) -> str:
 
 
 def curve_of_profile(table: Table, batch_size: int) -> PopularityCurve:
-    """The curve that the reuse profile of one batch supports (see the top of this file).
+    """The curve that the reuse profile of one batch (by default, the assumed one) supports (see the top of this file).
 
     The thresholds are the lowest counts of the reuse bins. The profile lacks two numbers that Good's estimate needs.
     The first is the number of rows that have exactly the lowest count of a bin; the steep slopes of `_slopes` give it.
     The second is the number of ids that look up the rows of a bin; `rows_and_ids` estimates it. The sum of these ids
     over all bins from a threshold on is lowered by two standard errors (`_deviations`).
-
-    Args:
-        table: if it has no reuse profile, it gets the default profile.
-        batch_size: batch size of the profile.
     """
     rows, ids = rows_and_ids(with_profile(table, batch_size), batch_size)
     shares = np.array([of_counts[0] for _, of_counts in map(_counts_of_bin, *_slopes(rows, is_steep=True))])
@@ -207,14 +197,11 @@ def rows_and_ids(table: Table, batch_size: int) -> tuple[FloatArray, FloatArray]
 
 
 def _deviations(rows: FloatArray) -> FloatArray:
-    """Standard deviation of the number of ids that look up the rows of each reuse bin, (17,).
+    """Standard deviation of the number of ids that look up the `rows` (17,) of each reuse bin, (17,).
 
     The number of ids is the sum of the counts of the bin's rows. Each count has a variance of width**2 / 12, as if
     counts were spread evenly over the bin. The mean of all counts of the bin has a further error, `_MEAN_ERROR` times
     the width, because no popularity follows a power law exactly.
-
-    Args:
-        rows: number of rows in each bin, (17,).
     """
     widths = (HIGHEST_COUNTS - LOWEST_COUNTS).astype(float)
     return np.asarray(widths * np.sqrt(rows / 12.0 + (_MEAN_ERROR * rows) ** 2))
@@ -246,16 +233,11 @@ def _counts_of_bin(place: int, slope: float) -> tuple[FloatArray, FloatArray]:
 
 
 def _later_lookups(thresholds: IntArray, rows: ArrayLike, ids: ArrayLike, rows_at: ArrayLike) -> FloatArray:
-    """A cautious estimate of L (see the top of this file) for every threshold, (T,).
+    """A cautious estimate of L (see the top of this file) for every threshold a, (T,).
 
-    Good's estimate subtracts `a * rows_at` from `ids`. Here, `rows_at` is first raised by two standard errors, but no
-    more than `_STANDARD_ERRORS * sqrt(a)` is subtracted for each of the `rows`.
-
-    Args:
-        thresholds: `a`, (T,).
-        rows: number of rows with at least `a` lookups, (T,).
-        ids: number of ids that looked up these rows, (T,).
-        rows_at: number of rows with exactly `a` lookups, (T,).
+    `rows` have at least `a` lookups, `ids` looked them up, and `rows_at` have exactly `a` lookups, (T,) each. Good's
+    estimate subtracts `a * rows_at` from `ids`. Here, `rows_at` is first raised by two standard errors, but no more
+    than `_STANDARD_ERRORS * sqrt(a)` is subtracted for each of the `rows`.
     """
     at = np.asarray(rows_at, dtype=float)
     lost = np.minimum(
@@ -280,8 +262,7 @@ def _curve(rows: ArrayLike, shares: ArrayLike, num_embeddings: int) -> Popularit
         while len(hull) > 1 and _is_below(hull[-2], hull[-1], (x, y)):
             hull.pop()
         hull.append((x, y))
-    found = np.array(hull)
-    return PopularityCurve(found[:, 0], found[:, 1])
+    return PopularityCurve(*np.array(hull).T)
 
 
 def _is_below(left: tuple[float, float], point: tuple[float, float], right: tuple[float, float]) -> bool:

@@ -29,7 +29,7 @@ _MOST_ROUNDING = 1.5
 _LARGEST_DIFFERENCE = 0.1
 
 
-def reuse_bin(counts: IntArray) -> IntArray:
+def reuse_bin(counts: IntArray | np.int64) -> IntArray:
     """Index of the reuse bin of every lookup count; counts are at least 1."""
     return np.searchsorted(REUSE_BIN_EDGES, counts, side="left")
 
@@ -149,10 +149,7 @@ def zipf_buckets(num_embeddings: int, exponent: float) -> tuple[FloatArray, Floa
 def expected_rows(rows: FloatArray, popularity: FloatArray, indices: int) -> FloatArray:
     """Expected number of rows in every reuse bin (17,) if `indices` ids are drawn independently.
 
-    Args:
-        rows: rows per bucket, (K,).
-        popularity: probability that one id is a given row of the bucket, (K,).
-        indices: number of ids of the batch.
+    `rows` are the rows per bucket (K,), `popularity` the probability that one id is a given row of the bucket (K,).
     """
     edges = np.array((0, *REUSE_BIN_EDGES), dtype=np.float64)[:, None]  # (17, 1)
     # P(Binomial(n, p) > k) is the regularised incomplete beta function I_p(k + 1, n - k) [DLMF 8.17.5].

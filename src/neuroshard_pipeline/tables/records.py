@@ -6,7 +6,7 @@ This module handles file formats; `table_file` and `task_file` handle columns.
 import csv
 import io
 import json
-import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -15,18 +15,10 @@ from typing import Any
 
 from neuroshard_pipeline.errors import TableFileError
 
-_NOT_FINITE = "is not a finite number; give the table's real value"
-
 
 @dataclass(frozen=True)
 class Record:
-    """One row of a file.
-
-    Attributes:
-        path: the file.
-        where: position of the row in the file, such as `line 7`.
-        values: raw values of the row, by column.
-    """
+    """One row of a file: its position, such as `line 7`, and its raw values by column."""
 
     path: Path
     where: str
@@ -62,10 +54,7 @@ class Record:
         Raises:
             TableFileError: the cell is empty or holds another value.
         """
-        try:
-            return float(self._numeric(column, "1.5"))
-        except OverflowError as problem:  # a whole number of JSON may have any length
-            raise self.problem(column, _NOT_FINITE) from problem
+        return float(self._numeric(column, "1.5"))
 
     def count(self, column: str) -> int:
         """The value of `column` as a whole number; `1000.0` is accepted.
@@ -99,8 +88,8 @@ class Record:
             if isinstance(value, str) and _parse_number(value.replace(",", "").replace("_", "")) is not None:
                 raise self.problem(column, "is not a plain number; write it without separators between digits")
             raise self.problem(column, f"is not a number; write digits only, such as {example}")
-        if not abs(number) < math.inf:
-            raise self.problem(column, _NOT_FINITE)
+        if not abs(number) <= sys.float_info.max:  # a whole number of JSON may have any length
+            raise self.problem(column, "is not a finite number; give the table's real value")
         return number
 
 
@@ -134,9 +123,7 @@ def read_records(path: Path) -> list[Record]:
     if not path.exists():
         raise TableFileError(f"{path}: no such file; check the path (relative paths start at {Path.cwd()})")
     if parse is None:
-        raise TableFileError(
-            f"{path}: suffix {path.suffix!r} is not one of {', '.join(_PARSERS)}; save the tables as one of these"
-        )
+        raise TableFileError(f"{path}: suffix {path.suffix!r} is unknown; save the tables as {', '.join(_PARSERS)}")
     content = _read_bytes(path)
     if not content.strip():
         raise TableFileError(f"{path}: the file is empty; it needs one row per table")
@@ -187,10 +174,8 @@ def _csv_records(path: Path, content: bytes) -> list[Record]:
             if not header:
                 header = _checked_header(f"{path}: line {line}", cells)
             elif len(cells) != len(header):
-                raise TableFileError(
-                    f"{path}: line {line} has {len(cells)} values, but the header has {len(header)} columns; give one "
-                    "value per column, and no commas inside numbers"
-                )
+                found = f"{path}: line {line} has {len(cells)} values, but the header has {len(header)} columns"
+                raise TableFileError(f"{found}; give one value per column, and no commas inside numbers")
             else:
                 records.append(Record(path, f"line {line}", dict(zip(header, cells, strict=True))))
     except csv.Error as error:
@@ -220,9 +205,8 @@ def _json_records(path: Path, content: bytes) -> list[Record]:
     try:
         rows = json.loads(_decoded(path, content))
     except json.JSONDecodeError as error:
-        raise TableFileError(
-            f"{path}: line {error.lineno}, column {error.colno}: not valid JSON ({error.msg}); correct it there"
-        ) from error
+        where = f"{path}: line {error.lineno}, column {error.colno}"
+        raise TableFileError(f"{where}: not valid JSON ({error.msg}); correct it there") from error
     except (RecursionError, ValueError) as error:
         raise TableFileError(f"{path}: not usable JSON ({error}); it must be a list of records") from error
     shape = 'it must be a list of records like [{"table": "t0", "num_embeddings": 1000, ...}]'

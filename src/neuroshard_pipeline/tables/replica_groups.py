@@ -21,14 +21,10 @@ def synced_bytes(shard: Shard, task: ShardingTask) -> int:
 
 
 def groups_on_host(task: ShardingTask, gpus_per_host: int | None) -> int:
-    """Number of groups that have ranks on the same host.
+    """Number of groups that have ranks on the same host of `gpus_per_host` GPUs; all groups if that is None (unknown).
 
     Unless `use_inter_host_allreduce` is given, neighbouring ranks belong to different groups and hold the same shards.
     If a host has more GPUs than one group has ranks on it, its other GPUs are thus ranks of other groups.
-
-    Args:
-        task: the task of one group.
-        gpus_per_host: GPUs of a host; None if unknown, and then all groups share hosts.
     """
     if gpus_per_host is None:
         return task.num_replica_groups

@@ -23,15 +23,10 @@ def last_rank_has_rows(num_embeddings: int, num_ranks: int) -> bool:
 def row_shards(
     table: Table, sharding_type: ShardingType, num_ranks: int, column_offset: int = 0, embedding_dim: int | None = None
 ) -> list[Shard]:
-    """The shards of one column block whose rows `num_ranks` ranks hold, one for every rank that gets rows.
+    """The shards of a column block whose rows `num_ranks` ranks hold, in their order; one for every rank with rows.
 
-    Args:
-        table: the table.
-        sharding_type: `row_wise` on all ranks of the task; `table_row_wise`, `grid_shard` or `host_row_wise` on all
-            ranks of one host.
-        num_ranks: number of these ranks. The first shard belongs to the first of them, and so on.
-        column_offset: first column of the block.
-        embedding_dim: number of columns of the block; None for all columns of the table.
+    The ranks are all ranks of the task (`row_wise`), or all ranks of one host (`table_row_wise`, `grid_shard`,
+    `host_row_wise`). The block has `embedding_dim` columns from `column_offset` on, by default all of the table.
     """
     width = table.embedding_dim if embedding_dim is None else embedding_dim
     blocks = row_blocks(table.num_embeddings, num_ranks)

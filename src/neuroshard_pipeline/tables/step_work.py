@@ -95,7 +95,10 @@ def shard_work(shard: Shard, task: ShardingTask) -> tuple[FloatArray, FloatArray
         if shard.sharding_type == "host_row_wise":
             own["gradients"] = shard.num_rows * shard.embedding_dim
         if task.comm_share < 1:
-            own["converted"] = own["pooled"] * (1.0 + _conversions_between_hosts(shard, task))
+            # A host also converts the sums that it has reduced and exchanges with other hosts.
+            is_reduced = table.pooling != "none" and shard.sharding_type in ("table_row_wise", "grid_shard")
+            between_hosts = 2.0 / task.ranks_per_host if is_reduced and task.num_hosts > 1 else 0.0
+            own["converted"] = own["pooled"] * (1.0 + between_hosts)
             everywhere["converted"] = everywhere["returned"]
     own["averaged"] = own["pooled"] * (table.pooling == "mean")
     everywhere |= _placed(shard, task)
@@ -120,12 +123,6 @@ def _placed(shard: Shard, task: ShardingTask) -> dict[str, float]:
     ids = task.batch_size * table.pooling_factor * shard.row_share / shards / task.world_size
     searches = is_tier * shard.embedding_dim / table.embedding_dim + is_sent_once
     return {"deduplicated": searches * ids, "expanded": (is_tier + is_sent_once) * ids * shard.embedding_dim}
-
-
-def _conversions_between_hosts(shard: Shard, task: ShardingTask) -> float:
-    """Conversions of sums that a host has reduced and exchanges with other hosts, as a share of a shard's outputs."""
-    crosses = shard.table.pooling != "none" and shard.sharding_type in ("table_row_wise", "grid_shard")
-    return 2.0 / task.ranks_per_host if crosses and task.num_hosts > 1 else 0.0
 
 
 def _array(in_units: dict[str, float], counts: dict[str, float]) -> FloatArray:

@@ -222,13 +222,11 @@ def _table_problems(table: Table) -> Iterator[str]:
     """Descriptions of impossible values, in the order of the fields."""
     if not isinstance(table.name, str) or not table.name.strip():
         yield "the name must be a string that is not empty; give every table a unique name"
-    yield from _count_problems("num_embeddings", table.num_embeddings, MAX_NUM_EMBEDDINGS)
-    yield from _count_problems("embedding_dim", table.embedding_dim, MAX_EMBEDDING_DIM)
-    if table.embedding_dim % COLUMN_GRANULARITY:
-        yield (
-            f"embedding_dim {table.embedding_dim} is not a multiple of {COLUMN_GRANULARITY}; pad the table to "
-            f"{-(-table.embedding_dim // COLUMN_GRANULARITY) * COLUMN_GRANULARITY}"
-        )
+    yield from count_problems("num_embeddings", table.num_embeddings, MAX_NUM_EMBEDDINGS)
+    yield from count_problems("embedding_dim", table.embedding_dim, MAX_EMBEDDING_DIM)
+    padded = -(-table.embedding_dim // COLUMN_GRANULARITY) * COLUMN_GRANULARITY
+    if table.embedding_dim < padded:
+        yield f"embedding_dim {table.embedding_dim} is no multiple of {COLUMN_GRANULARITY}; pad the table to {padded}"
     if not isinstance(table.pooling_factor, Real) or not 0 < table.pooling_factor <= MAX_POOLING_FACTOR:  # or NaN
         yield f"pooling_factor {table.pooling_factor} must be a number above 0 and at most {MAX_POOLING_FACTOR:g}"
     if table.data_type not in BYTES_PER_ELEMENT:
@@ -237,7 +235,7 @@ def _table_problems(table: Table) -> Iterator[str]:
         yield f"pooling {table.pooling!r} is unknown; use one of {', '.join(POOLINGS)}"
     if not isinstance(table.module, str):
         yield f"module {table.module!r} is not a string; give the name of the embedding module that holds the table"
-    yield from _count_problems("num_features", table.num_features, MAX_NUM_FEATURES)
+    yield from count_problems("num_features", table.num_features, MAX_NUM_FEATURES)
     yield from _kernel_problems(table)
     if table.tier is not None and table.pooling != "none":
         yield f"pooling {table.pooling!r} does not allow a tier; only sequence tables (pooling none) have tiers"
@@ -252,17 +250,13 @@ def _kernel_problems(table: Table) -> Iterator[str]:
     if not isinstance(table.cache_load_factor, Real) or not 0 < table.cache_load_factor <= 1:  # also refuses NaN
         yield f"cache_load_factor {table.cache_load_factor!r} must be a number above 0 and at most 1"
     if table.compute_kernel != COMPUTE_KERNELS[2] and table.cache_load_factor != DEFAULT_CACHE_LOAD_FACTOR:
-        yield (
-            f"cache_load_factor {table.cache_load_factor} is given for compute_kernel {table.compute_kernel!r}, which "
-            f"has no cache; leave it out, or use {COMPUTE_KERNELS[2]}"
-        )
+        yield f"compute_kernel {table.compute_kernel!r} has no cache; leave out cache_load_factor"
 
 
-def _count_problems(field: str, value: int, maximum: int) -> Iterator[str]:
-    if isinstance(value, bool) or not isinstance(value, int):
-        yield f"{field} {value!r} is not a whole number"
-    elif not 0 < value <= maximum:
-        yield f"{field} {value} must be between 1 and {maximum}"
+def count_problems(field: str, value: object, most: int, least: int = 1) -> Iterator[str]:
+    """A description if `value` is not a whole number from `least` to `most`."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        yield f"{field} {value!r:.60} must be a whole number from {least} to {most}"
 
 
 def _profile_problems(table: Table) -> Iterator[str]:

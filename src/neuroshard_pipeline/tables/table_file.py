@@ -74,24 +74,22 @@ def check_columns(records: list[Record], required: Sequence[str], optional: Sequ
         if name not in given:
             raise TableFileError(f"{path}: column {name!r} is missing; required columns are {', '.join(required)}")
     profile = [name for name in PROFILE_COLUMNS if name in given]
-    if profile and len(profile) < len(PROFILE_COLUMNS):
-        absent = next(name for name in PROFILE_COLUMNS if name not in given)
-        raise TableFileError(
-            f"{path}: column {absent!r} is missing while {profile[0]!r} is given; give unique_rows and all of "
-            f"{REUSE_COLUMNS[0]} to {REUSE_COLUMNS[-1]}, or none of these columns"
-        )
+    absent = [name for name in PROFILE_COLUMNS if name not in given]
+    if profile and absent:
+        remedy = f"give unique_rows and all of {REUSE_COLUMNS[0]} to {REUSE_COLUMNS[-1]}, or none of these columns"
+        raise TableFileError(f"{path}: column {absent[0]!r} is missing while {profile[0]!r} is given; {remedy}")
 
 
 def _table(record: Record) -> Table:
-    profile = _profile(record)
+    unique_rows, *reuse = _profile(record) or (None,)
     try:
         return Table(
-            name=record.text("table", "give every table a unique name"),
-            num_embeddings=record.count("num_embeddings"),
-            embedding_dim=record.count("embedding_dim"),
-            pooling_factor=record.number("pooling_factor"),
-            unique_rows=profile[0] if profile else None,
-            reuse=profile[1:] if profile else None,
+            record.text("table", "give every table a unique name"),
+            record.count("num_embeddings"),
+            record.count("embedding_dim"),
+            record.number("pooling_factor"),
+            unique_rows,
+            tuple(reuse) or None,
             popularity=None if record.is_empty(POPULARITY_COLUMN) else _popularity(record),
             **optional_values(record, TABLE_DEFAULTS, _READERS),
         )
@@ -134,7 +132,8 @@ _READERS: dict[str, Callable[[Record, str], Any]] = {
 def _profile(record: Record) -> tuple[float, ...]:
     """Return unique rows and reuse shares of a record, or an empty tuple if all cells of the profile are empty."""
     given = [name for name in PROFILE_COLUMNS if not record.is_empty(name)]
-    if given and len(given) < len(PROFILE_COLUMNS):
-        absent = next(name for name in PROFILE_COLUMNS if name not in given)
-        raise record.problem(absent, f"is empty while {given[0]!r} is given; fill or empty all 18 cells of the profile")
+    absent = [name for name in PROFILE_COLUMNS if name not in given]
+    if given and absent:
+        problem = f"is empty while {given[0]!r} is given; fill or empty all 18 cells of the profile"
+        raise record.problem(absent[0], problem)
     return tuple(record.number(name) for name in given)

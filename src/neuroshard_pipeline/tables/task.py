@@ -7,9 +7,9 @@ from itertools import chain
 from numbers import Integral
 
 from neuroshard_pipeline.errors import TaskError
-from neuroshard_pipeline.tables.constraints import UNCONSTRAINED, Constraints, constraint_problems, possible_types
+from neuroshard_pipeline.tables.constraints import MOST, UNCONSTRAINED, Constraints, constraint_problems, possible_types
 from neuroshard_pipeline.tables.profile import profile_problems, with_profile
-from neuroshard_pipeline.tables.table import ShardingType, Table, scale_rows
+from neuroshard_pipeline.tables.table import ShardingType, Table, count_problems, scale_rows
 
 OPTIMIZERS: tuple[str, ...] = ("sgd", "rowwise_adagrad", "adam")
 DEFAULT_OPTIMIZER = "sgd"
@@ -18,12 +18,11 @@ DEFAULT_OPTIMIZER = "sgd"
 COMM_BYTES: dict[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
 DEFAULT_COMM_PRECISION = "fp32"
 
-#: Upper limits of counts such as the world size, and of the memory of a rank. Bytes then fit into 64-bit integers.
-MOST, MOST_BYTES = 2**31, 2**60
+#: Upper limit of the memory of a rank. Bytes then fit into 64-bit integers.
+MOST_BYTES = 2**60
 
 #: Required columns of a task's file or frame that describe the task itself; all rows of a task have the same values.
 TASK_ONLY_COLUMNS: tuple[str, ...] = ("task_id", "world_size", "batch_size", "memory_bytes")
-
 
 #: Optional columns of files and frames, and the values that tasks have without them.
 TASK_DEFAULTS: dict[str, str | int | bool | None] = {
@@ -100,7 +99,7 @@ class ShardingTask:
             limits = (int(limit) if isinstance(limit, Integral) else limit for limit in self.memory_bytes)
             object.__setattr__(self, "memory_bytes", tuple(limits))
         of_profiles = (problem for table in self.tables for problem in profile_problems(table, self.batch_size))
-        for problem in chain(_type_problems(self), _task_problems(self), of_profiles):
+        for problem in chain(_type_problems(self), _size_problems(self), _choice_problems(self), of_profiles):
             raise TaskError(f"{self.task_id}: {problem}")
 
     @property
@@ -142,18 +141,10 @@ def on_hosts(task: ShardingTask, ranks_per_host: int | None) -> ShardingTask:
 def task_from_tables(
     tables: Sequence[Table], world_size: int, batch_size: int, memory_bytes: int, row_scale: float, task_id: str
 ) -> ShardingTask:
-    """The sharding task of a user's tables, with their numbers of rows divided by `row_scale`.
+    """The sharding task of a user's tables, with their numbers of rows divided by `row_scale`; 1 changes nothing.
 
     A table with a reuse profile keeps the shares of its reuse bins, and its unique rows are scaled, too
     (`table.scale_rows`). A table without a profile gets the default one for its scaled number of rows.
-
-    Args:
-        tables: the tables at full scale.
-        world_size: number of ranks.
-        batch_size: global batch size.
-        memory_bytes: memory for embeddings on every rank.
-        row_scale: divisor of every table's number of rows; 1 changes nothing.
-        task_id: name of the task in frames and errors.
 
     Raises:
         TaskError: a value is impossible.
@@ -176,35 +167,34 @@ def _type_problems(task: ShardingTask) -> Iterator[str]:
         yield f"constraints {task.constraints!r:.60} must be made with Constraints(...) or read_constraints(path)"
 
 
-def _task_problems(task: ShardingTask) -> Iterator[str]:
-    """Descriptions of impossible values; each check assumes that the checks before it have passed."""
+def _size_problems(task: ShardingTask) -> Iterator[str]:
+    """Descriptions of impossible tables and numbers; each check assumes that the checks before it have passed."""
     for table in (each for each in task.tables if not isinstance(each, Table)):
         yield f"tables must hold Table objects, as read_tables returns them, but hold {table!r}"
-    limits = task.memory_bytes if isinstance(task.memory_bytes, tuple) else (task.memory_bytes,)
-    for limit in limits:
-        if isinstance(limit, bool) or not isinstance(limit, int):
-            yield f"memory_bytes {limit!r} must be a whole number of bytes; write 80 GiB as 80 * 2**30"
     if not task.tables:
         yield "a sharding task needs at least one table"
     for name, count in Counter(table.name for table in task.tables).items():
         if count > 1:
             yield f"table names must be unique, but {name!r} occurs {count} times"
     for field in ("world_size", "batch_size", "num_replica_groups", "sync_interval"):
-        value = getattr(task, field)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            yield f"{field} {value!r} must be a whole number of at least 1"
-        if value > MOST:
-            yield f"{field} {value} must be a mistake; use at most {MOST}"
+        yield from count_problems(field, getattr(task, field), MOST)
+    limits = task.memory_bytes if isinstance(task.memory_bytes, tuple) else (task.memory_bytes,)
+    for problem in (each for limit in limits for each in count_problems("memory_bytes", limit, MOST_BYTES)):
+        yield f"{problem}; write 80 GiB as 80 * 2**30"
     if isinstance(task.memory_bytes, tuple) and len(limits) != task.world_size:
         yield f"memory_bytes has {len(limits)} numbers for {task.world_size} ranks; give one per rank"
-    if max(limits) > MOST_BYTES:
-        yield f"memory_bytes {max(limits)} must be a mistake; use at most {MOST_BYTES} bytes per rank"
-    if min(limits) < 1:
-        yield f"memory_bytes {task.memory_bytes} must be at least 1 on every rank"
     local = task.ranks_per_host
-    if isinstance(local, bool) or not isinstance(local, int) or local < 1 or task.world_size % local:
+    if any(count_problems("local_world_size", local, task.world_size)) or task.world_size % local:
         yield f"local_world_size {local!r} must be a whole number that divides the world_size {task.world_size}"
-    yield from _host_memory_problems(task)
+    if task.host_memory_bytes is not None:
+        yield from count_problems("host_memory_bytes", task.host_memory_bytes, MOST_BYTES)
+
+
+def _choice_problems(task: ShardingTask) -> Iterator[str]:
+    """Descriptions of unknown names, and of values that contradict each other."""
+    for table in task.tables:
+        if table.is_in_host_memory and task.host_memory_bytes is None:
+            yield f"table {table.name!r} has compute_kernel {table.compute_kernel!r}; give the task host_memory_bytes"
     if task.optimizer not in OPTIMIZERS:
         yield f"optimizer {task.optimizer!r} is unknown; use one of {', '.join(OPTIMIZERS)}"
     if task.num_replica_groups > 1 and task.optimizer == "adam":
@@ -212,18 +202,5 @@ def _task_problems(task: ShardingTask) -> Iterator[str]:
     if task.comm_precision not in COMM_BYTES:
         yield f"comm_precision {task.comm_precision!r} is unknown; use one of {', '.join(COMM_BYTES)}"
     if task.constraints:
-        for problem in constraint_problems(task.constraints, task.tables, task.world_size, local):
+        for problem in constraint_problems(task.constraints, task.tables, task.world_size, task.ranks_per_host):
             yield f"{task.constraints.where}{problem}"
-
-
-def _host_memory_problems(task: ShardingTask) -> Iterator[str]:
-    limit = task.host_memory_bytes
-    in_host = next((table for table in task.tables if table.is_in_host_memory), None)
-    if limit is None:
-        if in_host is not None:
-            yield (
-                f"table {in_host.name!r} has compute_kernel {in_host.compute_kernel!r}, but the task has no host "
-                "memory; give host_memory_bytes, the host memory of a rank"
-            )
-    elif isinstance(limit, bool) or not isinstance(limit, int) or not 0 < limit <= MOST_BYTES:
-        yield f"host_memory_bytes {limit!r} must be a whole number of bytes, at least 1 and at most {MOST_BYTES}"

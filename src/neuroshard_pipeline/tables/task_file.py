@@ -29,17 +29,11 @@ _READERS: dict[str, Callable[[Record, str], Any]] = {
 
 
 def read_tasks(path: str | Path) -> list[ShardingTask]:
-    """Read sharding tasks from a `.csv`, `.parquet` or `.json` file.
+    """Read sharding tasks from a `.csv`, `.parquet` or `.json` file, in the order of their first rows.
 
     The file must have the columns `TASK_ONLY_COLUMNS` and `table_file.REQUIRED_COLUMNS`. It may also have
     `table_file.OPTIONAL_COLUMNS` and the columns of `TASK_DEFAULTS`. All columns mean the same as in the dataset
     `augment.sharding_tasks`.
-
-    Args:
-        path: the file.
-
-    Returns:
-        The tasks in the order of their first rows.
 
     Raises:
         TableFileError: the file is invalid; the message names file, row, column, value and remedy.
@@ -66,9 +60,8 @@ def _common_value(rows: list[Record], column: str, task_id: str, read: Callable[
     first = read(rows[0], column)
     for row in rows[1:]:
         if read(row, column) != first:
-            raise row.problem(
-                column, f"differs from {first!r} in {rows[0].where}; give all rows of task {task_id} the same value"
-            )
+            remedy = f"give all rows of task {task_id} the same value"
+            raise row.problem(column, f"differs from {first!r} in {rows[0].where}; {remedy}")
     return first
 
 

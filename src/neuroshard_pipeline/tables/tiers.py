@@ -9,14 +9,15 @@ Shape: 17 reuse bins.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.errors import TaskError
-from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint, possible_types
+from neuroshard_pipeline.tables.constraints import Constraints
 from neuroshard_pipeline.tables.curve_points import CurvePoints
 from neuroshard_pipeline.tables.kinds import TIER_KINDS, Tier, TierKind
 from neuroshard_pipeline.tables.popularity import PopularityCurve, curve_of, rows_and_ids
@@ -29,11 +30,7 @@ _LEAST_UNIQUE_ROWS, _LEAST_POOLING_FACTOR = 1e-3, 1e-9
 
 @dataclass(frozen=True)
 class Cuts:
-    """How many rows of a table the popular tiers have.
-
-    Attributes:
-        hot_rows: number of the most popular rows, which every rank has.
-        host_rows: number of the next most popular rows, which every host has.
+    """How many of the most popular rows of a table every rank has, and how many of the next ones every host has.
 
     Raises:
         TaskError: a number is negative.
@@ -50,15 +47,8 @@ class Cuts:
         return self.hot_rows + self.host_rows > 0
 
 
-@dataclass(frozen=True)
-class _Part:
-    """Neighbouring rows in the order of popularity.
-
-    Attributes:
-        num_rows: number of rows.
-        rows: distinct rows that one batch looks up, by reuse bin, (17,).
-        ids: number of ids that look up these rows, by reuse bin, (17,).
-    """
+class _Part(NamedTuple):
+    """Neighbouring rows in the order of popularity; by reuse bin (17,), the distinct rows and the ids of one batch."""
 
     num_rows: int
     rows: FloatArray
@@ -79,19 +69,20 @@ def tier_tables(table: Table, cuts: Cuts, batch_size: int, curve: PopularityCurv
     """
     if not cuts:
         return (table,)
-    for problem in _problems(table, cuts):
-        raise TaskError(f"table {table.name!r}: {problem}")
+    if table.pooling != "none" or table.tier is not None:
+        raise TaskError(f"table {table.name!r}: only sequence tables (pooling none) that are no tiers have tiers")
+    if cuts.hot_rows + cuts.host_rows > table.num_embeddings:
+        raise TaskError(f"table {table.name!r} has only {table.num_embeddings} rows for {cuts}")
     table = with_profile(table, batch_size)
     curve = curve_of(table, batch_size) if curve is None else curve
     popular = cuts.hot_rows + cuts.host_rows
     of_hot, of_popular = curve.share_of([cuts.hot_rows, popular]).tolist()
     hot, rest = _split(_Part(table.num_embeddings, *rows_and_ids(table, batch_size)), cuts.hot_rows, of_hot)
     host, cold = _split(rest, cuts.host_rows, (of_popular - of_hot) / (1.0 - of_hot) if of_hot < 1.0 else 1.0)
-    parts = dict(zip(TIER_KINDS, (hot, host, cold), strict=True))
-    offsets = {"hot": 0, "host": cuts.hot_rows, "cold": popular}
+    parts = zip(TIER_KINDS, (0, cuts.hot_rows, popular), (hot, host, cold), strict=True)
     return tuple(
-        _tier_table(table, Tier(kind, table.name, offsets[kind]), part, batch_size, curve)
-        for kind, part in parts.items()
+        _tier_table(table, Tier(kind, table.name, offset), part, batch_size, curve)
+        for kind, offset, part in parts
         if part.num_rows
     )
 
@@ -146,42 +137,29 @@ def possible_tiers(task: ShardingTask, table: Table) -> tuple[TierKind, ...]:
     It can have none if it is pooled, a tier or in host memory, or if its rows may not be cut.
     """
     constraints = task.constraints
-    if (
-        table.pooling != "none"
-        or table.tier is not None
-        or table.is_in_host_memory
-        or constraints.is_grouped(table.name)
-    ):
+    is_cuttable = constraints.of(table.name).split and not constraints.is_grouped(table.name)
+    if table.pooling != "none" or table.tier is not None or table.is_in_host_memory or not is_cuttable:
         return ()
-    if not constraints.of(table.name).split:
-        return ()
-    kinds = [
-        kind
-        for kind in TIER_KINDS
-        if possible_types(
-            constraints, replace(table, tier=Tier(kind, table.name, 0)), task.world_size, task.ranks_per_host
-        )
-    ]
-    return tuple(kind for kind in kinds if kind != "host" or task.num_hosts > 1)
+    tiers = {kind: replace(table, tier=Tier(kind, table.name, 0)) for kind in TIER_KINDS}
+    possible = [kind for kind, tier in tiers.items() if task.possible_types(tier)]
+    return tuple(kind for kind in possible if kind != "host" or task.num_hosts > 1)
 
 
 def tiers_of(task: ShardingTask) -> dict[str, tuple[Table, ...]]:
     """The tiers of all tables that are cut: name of the parent → its tiers, hottest first."""
-    found: dict[str, list[tuple[int, Table]]] = defaultdict(list)
+    found: dict[str, dict[int, Table]] = defaultdict(dict)
     for table in task.tables:
         if table.tier is not None:
-            found[table.tier.parent].append((table.tier.row_offset, table))
-    return {
-        name: tuple(table for _, table in sorted(tiers, key=lambda entry: entry[0])) for name, tiers in found.items()
-    }
+            found[table.tier.parent][table.tier.row_offset] = table
+    return {name: tuple(tiers[offset] for offset in sorted(tiers)) for name, tiers in found.items()}
 
 
 def cuts_of(task: ShardingTask) -> dict[str, Cuts]:
     """The cuts of all tables that are cut: name of the parent → its cuts."""
-    rows = {
-        name: {tier.tier.kind: tier.num_embeddings for tier in tiers if tier.tier}
-        for name, tiers in tiers_of(task).items()
-    }
+    rows: dict[str, dict[TierKind, int]] = defaultdict(dict)
+    for table in task.tables:
+        if table.tier is not None:
+            rows[table.tier.parent][table.tier.kind] = table.num_embeddings
     return {name: Cuts(of.get("hot", 0), of.get("host", 0)) for name, of in rows.items()}
 
 
@@ -226,13 +204,6 @@ def _joined_points(tiers: Sequence[Table]) -> CurvePoints | None:
         points += [(rows + own, (ids + share * tier.pooling_factor) / all_ids) for own, share in tier.popularity]
         rows, ids = rows + tier.num_embeddings, ids + tier.pooling_factor
     return (*points[:-1], (points[-1][0], 1.0))
-
-
-def _problems(table: Table, cuts: Cuts) -> Iterator[str]:
-    if table.pooling != "none" or table.tier is not None:
-        yield "only sequence tables (pooling none) that are no tiers themselves have tiers"
-    if cuts.hot_rows + cuts.host_rows > table.num_embeddings:
-        yield f"tiers of {cuts.hot_rows} and {cuts.host_rows} rows exceed its {table.num_embeddings} rows"
 
 
 def _split(part: _Part, num_rows: int, share: float) -> tuple[_Part, _Part]:
@@ -281,9 +252,5 @@ def _tier_table(table: Table, tier: Tier, part: _Part, batch_size: int, curve: P
 
 def _inherited(constraints: Constraints, names: Mapping[str, Sequence[str]]) -> Constraints:
     """The constraints; the entry of a table that is cut is repeated for each of its tiers."""
-    if not constraints.tables:
-        return constraints
-    tables: list[TableConstraint] = [
-        replace(entry, table=name) for entry in constraints.tables for name in names[entry.table]
-    ]
-    return replace(constraints, tables=tables)
+    tables = [replace(entry, table=name) for entry in constraints.tables for name in names[entry.table]]
+    return replace(constraints, tables=tables) if tables else constraints

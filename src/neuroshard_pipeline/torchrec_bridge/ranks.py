@@ -97,13 +97,8 @@ def join_ranks(
 ) -> "torch.device":
     """Join the process group, in the process of a rank, and return the rank's device.
 
-    Args:
-        rank: number of this rank.
-        world_size: number of ranks.
-        params: how the ranks run.
-        store_file: path of the file through which the ranks find each other.
-        ranks_per_host: number of ranks that TorchRec treats as one host; None for all of them.
-        backend: another backend of torch.distributed than that of `params`.
+    The ranks find each other through the file `store_file`. TorchRec treats `ranks_per_host` ranks as one host, by
+    default all of them. `backend` replaces that of `params`.
     """
     import torch
 

@@ -37,13 +37,7 @@ _SHARDED_TYPES: tuple[type[nn.Module], ...] = tuple(sharder.module_type for shar
 
 @dataclass(frozen=True)
 class ModuleTable:
-    """A table of a model.
-
-    Attributes:
-        table: the table without a reuse profile; its `module` is `module_path`.
-        module_path: fully qualified name of the collection that holds the table.
-        feature_names: the features whose ids look up this table.
-    """
+    """A table of a model without a reuse profile, the path of its collection, and the features that look it up."""
 
     table: Table
     module_path: str
@@ -68,14 +62,9 @@ def feature_names(name: str, table: Table) -> tuple[str, ...]:
 def embedding_modules(
     module: nn.Module, leave_out: Collection[str] = ()
 ) -> dict[str, EmbeddingBagCollection | EmbeddingCollection]:
-    """Every `EmbeddingBagCollection` and `EmbeddingCollection` of a model by its fully qualified name.
+    """The `EmbeddingBagCollection`s and `EmbeddingCollection`s of an unsharded model by name, in the model's order.
 
-    Args:
-        module: an unsharded model.
-        leave_out: fully qualified names of modules that are planned elsewhere.
-
-    Returns:
-        The modules in the model's order.
+    `leave_out` names modules that are planned elsewhere; all names are fully qualified.
 
     Raises:
         PlanError: the model holds no such module, or holds another module that TorchRec shards and that `leave_out`

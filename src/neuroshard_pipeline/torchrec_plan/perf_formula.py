@@ -54,10 +54,7 @@ class LookupFormula:
 class FormulaErrors:
     """Median relative errors of TorchRec's formulas against the cost models, on the shard sets of a fit.
 
-    Attributes:
-        forward: forward lookups of column shards.
-        backward: backward lookups of column shards.
-        communication: the all-to-alls of both directions.
+    Lookups are those of column shards; communication stands for the all-to-alls of both directions.
     """
 
     forward: float

@@ -57,14 +57,10 @@ def sharding_plan(
 
 
 def read_sharding_plan(plan: ShardingPlan, tables: Mapping[str, Table]) -> tuple[tuple[Shard, ...], tuple[int, ...]]:
-    """The shards of all modules of a `ShardingPlan`, and the rank of each shard.
+    """The shards of all modules of a `ShardingPlan` of `tables` (by name), and the rank of each shard.
 
-    The tables of the shards have the kernels and load factors of the plan.
-
-    Args:
-        plan: a plan with any of TorchRec's sharding types. `table_wise` and `table_column_wise` tables are read as
-            `column_wise`. Shards without rows are left out.
-        tables: maps table names in `plan` to tables.
+    The tables of the shards have the kernels and load factors of the plan. `table_wise` and `table_column_wise` tables
+    are read as `column_wise`. Shards without rows are left out.
 
     Raises:
         PlanError: the plan has an unknown sharding type, a table that is not in `tables`, or shards that do not end at

@@ -125,16 +125,13 @@ def torchrec_form(
 
 
 def with_equal_widths(placed: _Placed) -> _Placed:
-    """The shards of one table, changed where needed so that all shards on one rank have the same width.
+    """The shards of one table (in the order of their columns), changed so that those on one rank have the same width.
 
     TorchRec 1.8 assumes that all shards of a table on one rank are as wide as the first of them
     (`batched_embedding_kernel._gen_named_parameters_by_table_fused`). If they are not, `DistributedModelParallel`
     fails, or an `init_fn` overwrites other tables. If any rank has shards of several widths, the shards that a rank
     has of the table are joined into one of their total width, on every rank. Ranks may then hold other columns, which
     does not change their cost. The dimension sums stay the same, and no rank needs more memory.
-
-    Args:
-        placed: the table's shards and their ranks, in the order of their columns.
     """
     widths: dict[int, list[int]] = {}
     for shard, rank in placed:

@@ -79,11 +79,9 @@ def single_workers(
 
 
 def _set_up(_: int, function: Callable[[Any], Any], sharing: int | None) -> Callable[[Any], tuple[Any, str | None]]:
-    """Limit this worker to its share of the host's threads, and return the function that answers its jobs.
+    """Limit this worker to its share of the threads, and return the function that answers its jobs.
 
-    Args:
-        function: what the worker applies to its items.
-        sharing: number of workers that share the threads, None if each worker's number of threads is limited already.
+    `sharing` workers share the host's threads; with None, the threads of each worker are limited already.
     """
     if sharing is not None:
         import torch  # takes seconds; the server that forks local workers has imported it

@@ -22,12 +22,7 @@ ATTEMPTS = 2
 
 @dataclass(frozen=True)
 class Item:
-    """A job and the group of teams that can do it.
-
-    Attributes:
-        job: the job that the team is given (`Team.ask`).
-        group: number of the group.
-    """
+    """A job (`Team.ask`), and the number of the group of teams that can do it."""
 
     job: Any
     group: int = 0
@@ -35,13 +30,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Outcome(Generic[Value]):
-    """Result or failure of one item.
-
-    Attributes:
-        index: position of the item among the given items.
-        value: the result, or None if the item failed.
-        error: why the item failed, or None.
-    """
+    """The result of the item at position `index` of the given items, or why it failed; the other one is None."""
 
     index: int
     value: Value | None
@@ -107,7 +96,8 @@ class Pool:
             team, index, item = running.pop(future)
             problem = future.exception()
             if isinstance(problem, TeamLostError):
-                self._drop(team, item.group, problem)
+                self._teams = [(group, each) for group, each in self._teams if each is not team]
+                self._require_team(item.group, str(problem))
             else:
                 self._idle[item.group].append(team)
                 failures[index] += isinstance(problem, TeamFailedError)
@@ -148,10 +138,6 @@ class Pool:
         self._idle = {group: list(teams) for group, teams in self._open_teams().items()}
         self._teams = [(group, team) for group, teams in self._idle.items() for team in teams]
         return ThreadPoolExecutor(self._parallel or max(len(self._teams), 1))
-
-    def _drop(self, lost: Team, lost_group: int, problem: TeamLostError) -> None:
-        self._teams = [(group, team) for group, team in self._teams if team is not lost]
-        self._require_team(lost_group, str(problem))
 
     def _require_team(self, wanted: int, problem: str) -> None:
         if not any(group == wanted for group, _ in self._teams):

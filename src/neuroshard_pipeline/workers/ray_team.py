@@ -51,8 +51,7 @@ class Cluster:
     def room(self, ask_hosts: bool = False) -> int:
         """Number of workers with a CPU and `gpus_per_worker` GPUs each that fit on the cluster, including running ones.
 
-        Args:
-            ask_hosts: count only hosts that answer now. Ray itself notices a dead host only after half a minute.
+        With `ask_hosts`, only hosts that answer now count. Ray itself notices a dead host only after half a minute.
 
         Raises:
             ExecutionError: no worker fits.

@@ -71,11 +71,7 @@ class JobServer:
 
 
 def read_reply(reply: Reply, worker: str) -> Any:
-    """The answer in a reply of `JobServer`.
-
-    Args:
-        reply: what the worker sent.
-        worker: name of the worker for the message.
+    """The answer in a reply of `JobServer`; `worker` is the name of the worker for the message.
 
     Raises:
         TeamFailedError: the worker raised any other exception than a `NeuroShardError`.

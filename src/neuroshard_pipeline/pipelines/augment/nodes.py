@@ -12,8 +12,9 @@ from neuroshard_pipeline.augment.task_draws import FileTaskParams, ShardingTaskP
 from neuroshard_pipeline.augment.variation import VariationParams, varied_pool
 from neuroshard_pipeline.augment.varied_draws import VariedSampleParams, evaluation_samples, varied_samples
 from neuroshard_pipeline.measurement import RecordingParams, open_recording
-from neuroshard_pipeline.tables import Table, task_from_tables, tasks_to_frame
-from neuroshard_pipeline.tables.task import on_hosts
+from neuroshard_pipeline.tables.frames import tasks_to_frame
+from neuroshard_pipeline.tables.table import Table
+from neuroshard_pipeline.tables.task import on_hosts, task_from_tables
 
 PublicTables = dict[str, list[Table]]
 

@@ -15,7 +15,7 @@ from neuroshard_pipeline.measurement import (
     RecordingParams,
     TopologyParams,
 )
-from neuroshard_pipeline.tables import comm_samples_from_frame, compute_samples_from_frame, tasks_to_frame
+from neuroshard_pipeline.tables.frames import comm_samples_from_frame, compute_samples_from_frame, tasks_to_frame
 from neuroshard_pipeline.tables.samples import CollectiveSample, ReductionSample
 from neuroshard_pipeline.torchrec_bridge.step_costs.drawing import StepPlanParams, random_plans
 from neuroshard_pipeline.torchrec_bridge.step_costs.measuring import measure_step_costs, measures_steps

@@ -12,9 +12,12 @@ from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.rank_order import ms_per_byte_of, order_text
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import ordered_by_links, shard
-from neuroshard_pipeline.tables import ShardingTask, read_bandwidths, read_constraints, read_tables
+from neuroshard_pipeline.tables.bandwidth_file import read_bandwidths
+from neuroshard_pipeline.tables.constraint_file import read_constraints
 from neuroshard_pipeline.tables.constraints import UNCONSTRAINED
 from neuroshard_pipeline.tables.id_batches import bag_lengths, counted_tables
+from neuroshard_pipeline.tables.table_file import read_tables
+from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_bridge.plan_json import plan_to_json
 from neuroshard_pipeline.torchrec_plan.module_paths import module_paths
 

@@ -40,7 +40,9 @@ from neuroshard_pipeline.replanning.other_day import DaysParams
 from neuroshard_pipeline.search.models import check_hardware
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import LEARNED, TORCHREC, make_sharder
-from neuroshard_pipeline.tables import read_bandwidths, read_constraints, read_tables
+from neuroshard_pipeline.tables.bandwidth_file import read_bandwidths
+from neuroshard_pipeline.tables.constraint_file import read_constraints
+from neuroshard_pipeline.tables.table_file import read_tables
 from neuroshard_pipeline.tables.task_file import read_tasks
 from neuroshard_pipeline.torchrec_bridge.ranks import RankParams
 from neuroshard_pipeline.torchrec_bridge.step_costs.drawing import StepPlanParams

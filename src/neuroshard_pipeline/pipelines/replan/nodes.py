@@ -11,7 +11,7 @@ from neuroshard_pipeline.replanning.other_day import DaysParams
 from neuroshard_pipeline.report.replan_tables import VerdictParams, best_choice
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.sharders.base import SharderSettings
-from neuroshard_pipeline.tables import ShardingTask
+from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_bridge.plan_json import plan_to_json
 from neuroshard_pipeline.torchrec_bridge.running import read_plan
 

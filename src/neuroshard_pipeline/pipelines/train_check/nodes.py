@@ -11,7 +11,7 @@ from neuroshard_pipeline.pipelines.params import ContestParams
 from neuroshard_pipeline.report.terminal import aligned_table
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import Solutions
-from neuroshard_pipeline.tables import ShardingTask
+from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_bridge.train_check.batches import Batch
 from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainingParams
 from neuroshard_pipeline.torchrec_bridge.train_check.problem import solve_problem

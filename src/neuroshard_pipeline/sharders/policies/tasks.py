@@ -8,7 +8,7 @@ from neuroshard_pipeline.augment.drawing import TableLimits
 from neuroshard_pipeline.augment.pool import PoolParams, generate_pool
 from neuroshard_pipeline.augment.task_draws import ShardingTaskParams, sharding_tasks
 from neuroshard_pipeline.sharders.policies.params import PolicyTaskParams
-from neuroshard_pipeline.tables import tasks_from_frame
+from neuroshard_pipeline.tables.frames import tasks_from_frame
 from neuroshard_pipeline.tables.task import ShardingTask
 
 

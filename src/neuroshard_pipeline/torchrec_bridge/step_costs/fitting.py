@@ -128,19 +128,12 @@ def fit_step_costs(
     reductions: ReductionCosts,
     provenance: Mapping[str, Any],
 ) -> tuple[StepCostModel, Metrics]:
-    """Fit prices to measured steps.
+    """Fit prices to measured steps; the cost models predict lookups, all-to-alls and reductions.
 
     The prices of the input dist are fitted to its measured time. Those of the module and of dense gradients are fitted
     to the rest of the whole step: the step of the slowest rank without its predicted lookups, all-to-alls, reductions
     and input dist. The measured parts of a rank contain waiting for other ranks, so these prices cannot be fitted to
     these parts.
-
-    Args:
-        measured: plans and their measured steps.
-        compute: predicts the lookups.
-        comm: predicts the all-to-alls.
-        reductions: predict reduce_scatter, all_gather and all_reduce.
-        provenance: provenance of the model.
 
     Returns:
         The model, and metrics by number of ranks: the relative errors of whole steps and of input dists of held-out

@@ -56,11 +56,9 @@ class RowRequest(Multistreamable):
 
 
 def requested(rows: torch.Tensor, group: dist.ProcessGroup) -> Awaitable[Awaitable[RowRequest | None]]:
-    """Start to exchange the counts of ids; the first `wait` starts the exchange of ids, the second one ends it.
+    """Start to exchange the counts of host rows with the numbers `rows` (N,) inside a host.
 
-    Args:
-        rows: (N,) numbers of host rows.
-        group: the ranks of the host.
+    The first `wait` starts the exchange of these numbers, the second one ends it.
     """
     owner = rows % group.size()
     order = owner.argsort(stable=True)
@@ -88,16 +86,9 @@ def requested(rows: torch.Tensor, group: dist.ProcessGroup) -> Awaitable[Awaitab
 def exchanged_rows(
     rows: torch.Tensor, request: RowRequest, group: dist.ProcessGroup, sent_as: torch.dtype = torch.float32
 ) -> torch.Tensor:
-    """Send rows to the ranks that asked for them; gradients flow back to the ranks that hold the rows.
+    """Send rows (M, D), in the format `sent_as`, to the ranks that asked for them; gradients flow back to the senders.
 
-    Args:
-        rows: (M, D) the rows that this rank was asked for.
-        request: the request.
-        group: the ranks of the host.
-        sent_as: number format of rows and gradients on the way.
-
-    Returns:
-        (N, D) the rows that this rank asked for, in the order `request.order`.
+    Returns the rows (N, D) that this rank asked for, in the order `request.order`.
     """
     exchanged: torch.Tensor = _ExchangedRows.apply(rows, request.asked, request.served, group, sent_as)
     return exchanged

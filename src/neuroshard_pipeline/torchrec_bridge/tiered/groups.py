@@ -28,11 +28,9 @@ class RankGroups:
 
 
 def rank_groups(ranks_per_host: int, process_group: dist.ProcessGroup | None = None) -> RankGroups:
-    """Make the process groups. This is a collective: every rank of the job must call it.
+    """Make the process groups of hosts of `ranks_per_host` consecutive ranks. Every rank of the job must call this.
 
-    Args:
-        ranks_per_host: number of consecutive ranks that form a host.
-        process_group: all ranks; None for the default group.
+    The job consists of the ranks of `process_group`, by default of all ranks.
 
     Raises:
         PlanError: there is no process group, or its ranks cannot be divided into hosts of this size.

@@ -25,14 +25,7 @@ PopularRows = torch.Tensor | IntArray
 
 @dataclass(frozen=True)
 class TieredTable:
-    """A table and its popular ids.
-
-    Attributes:
-        name: name of the table.
-        num_embeddings: number of rows of the whole table.
-        hot: ids of the hot rows, the most popular first.
-        host: ids of the host rows, the most popular first.
-    """
+    """A table and its popular ids: those of hot and of host rows, the most popular first."""
 
     name: str
     num_embeddings: int
@@ -100,11 +93,9 @@ class TierIndex:
         self._popular_before = torch.tensor(self._first, device=device)  # (T + 1,)
 
     def keys_of(self, ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-        """Numbers (N,) of the ids if the rows of all tables are numbered consecutively, table after table.
+        """Numbers (N,) of the ids (N,) if the rows of all tables are numbered consecutively, table after table.
 
-        Args:
-            ids: (N,) ids.
-            table: (N,) the table of every id, as an index of `tables`.
+        `table` (N,) holds the table of every id, as an index of `tables`.
 
         Raises:
             RuntimeError: an id is negative or not below the number of rows of its table (on GPUs, an assertion).
@@ -114,12 +105,7 @@ class TierIndex:
         return ids + self._offsets[table]
 
     def split(self, keys: torch.Tensor, table: torch.Tensor) -> TierRows:
-        """The tiers of ids.
-
-        Args:
-            keys: (N,) the ids as `keys_of` numbers them.
-            table: (N,) the table of every id, as an index of `tables`.
-        """
+        """The tiers of ids, given as `keys_of` numbers them, (N,), and of the tables that they look up, (N,)."""
         ordered, order = keys.sort()  # on CPUs, ordered keys are searched several times faster
         found = torch.searchsorted(self._keys, ordered)
         below = torch.empty_like(found).scatter_(0, order, found)  # number of smaller popular keys

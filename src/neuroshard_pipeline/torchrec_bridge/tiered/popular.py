@@ -38,15 +38,7 @@ class TierOptions:
 
 
 class PopularTiers(nn.Module):
-    """Weights of hot and host rows, which are zero at first.
-
-    Args:
-        index: the tiers of the tables.
-        embedding_dim: the width D of all tables.
-        groups: the process groups.
-        optimizer: class and arguments of the optimizer of the rows.
-        options: device of this rank, and number format of exchanged rows.
-    """
+    """Weights of hot and host rows, which are zero at first, and the optimizers that update them."""
 
     def __init__(
         self, index: TierIndex, embedding_dim: int, groups: RankGroups, optimizer: Optimizer, options: TierOptions

@@ -37,13 +37,9 @@ class TableParts:
 
 
 class ColdShard(NamedTuple):
-    """A shard of the cold rows of a table.
+    """A shard of the cold rows: first row and column, numbers of rows and columns, its rank, and its values.
 
-    Attributes:
-        offsets: first row and first column.
-        sizes: numbers of rows and columns.
-        owner: its rank; None if every rank has it.
-        values: its values, if this rank has them.
+    A shard that every rank has belongs to no rank. Values are None on ranks that do not have the shard.
     """
 
     offsets: tuple[int, int]
@@ -212,11 +208,9 @@ def load_rows(parts: TableParts, stored: StoredRows, whole: torch.Tensor) -> Non
 
 
 def shards_of(weight: Any, values: Sequence[torch.Tensor] | None = None) -> Iterator[ColdShard]:
-    """The shards of a table.
+    """The shards of TorchRec's weights of a table.
 
-    Args:
-        weight: TorchRec's weights of the table.
-        values: tensors of this rank's shards, in their order, to yield in place of weights; None for the weights.
+    `values` are tensors of this rank's shards, in their order, to yield in place of weights; None for the weights.
     """
     if not hasattr(weight, "local_shards"):
         yield ColdShard((0, 0), tuple(weight.shape), None, weight.detach() if values is None else values[0])
