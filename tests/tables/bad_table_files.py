@@ -144,7 +144,7 @@ BAD_JSON = {
     "too large": (json.dumps([{**GOOD_RECORD, "pooling_factor": 10**400}]), ["... is not a finite number"]),
     "too large for a float": (
         json.dumps([{**GOOD_RECORD, "num_embeddings": 10**401}]),
-        ["record 1", "must be a whole number from 1 and 1099511627776"],
+        ["record 1", "is not a finite number"],
     ),
     "a fraction": (json.dumps([{**GOOD_RECORD, "num_embeddings": 0.5}]), ["0.5 is not a whole number"]),
     "a name that is a list": (json.dumps([{**GOOD_RECORD, "table": ["a"]}]), ["'table'", "is not a string"]),

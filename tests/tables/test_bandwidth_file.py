@@ -21,7 +21,7 @@ def test_rows_send_and_columns_receive(tmp_path):
     ("text", "message"),
     [
         ("0,1\n1,0\n", r"links\.csv: 2 lines of bandwidths, but world_size is 3; write one line per sending rank"),
-        ("0,1,1\n1,0\n1,1,0\n", r"line 2 has 2 values, but world_size is 3; write one value per receiving rank"),
+        ("0,1,1\n1,0\n1,1,0\n", r"line 2 has 2 values, but world_size is 3; write one line per sending rank"),
         ("0,1,1\n1,0,fast\n1,1,0\n", r"line 2, column 3: 'fast' is not a bandwidth; give GB/s above 0"),
         ("0,1,1\n\n0,0,1\n1,1,0\n", r"line 3, column 1: '0' is not a bandwidth"),
         ("0,inf,1\n1,0,1\n1,1,0\n", r"line 1, column 2: 'inf' is not a bandwidth"),

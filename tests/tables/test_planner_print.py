@@ -74,7 +74,7 @@ def test_tables_of_the_planners_output(printed, tmp_path, prefix):
 def test_other_text_is_refused(tmp_path):
     file = tmp_path / "other.txt"
     file.write_text("# nothing here  #\n")
-    with pytest.raises(TableFileError, match="no table of TorchRec's planner"):
+    with pytest.raises(TableFileError, match="has no lines of TorchRec's planner"):
         read_tables(file)
     with pytest.raises(TableFileError, match=r"missing\.txt"):
         read_tables(tmp_path / "missing.txt")

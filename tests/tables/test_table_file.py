@@ -56,7 +56,7 @@ def test_directory_is_refused(tmp_path):
 def test_wrong_suffix_is_refused(tmp_path, name):
     path = tmp_path / name
     path.write_text(csv(HEAD, GOOD_ROW))
-    assert "is not one of .csv, .parquet, .json" in refusal(path)
+    assert "is unknown; save the tables as .csv, .parquet, .json" in refusal(path)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".json", ".parquet"])

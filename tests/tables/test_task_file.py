@@ -83,7 +83,7 @@ def test_impossible_values_are_refused_with_file_and_line(tmp_path, rows, parts)
         ("num_replica_groups", "0", ["line 2", "num_replica_groups 0 must be a whole number from 1"]),
         ("sync_interval", "1.5", ["line 2", "'1.5' is not a whole number"]),
         ("pooling", "max", ["line 2", "pooling 'max' is unknown; use one of sum, mean, none"]),
-        ("num_features", "0", ["line 2", "num_features 0 must be between 1"]),
+        ("num_features", "0", ["line 2", "num_features 0 must be a whole number from 1"]),
         ("is_weighted", "2", ["line 2", "'2' is neither true nor false"]),
     ],
 )

@@ -100,8 +100,8 @@ def _fields(where: str, line: bytes) -> list[bytes]:
 def _problem(fields: list[bytes]) -> str:
     """Describe the first error of a malformed line."""
     if len(fields) != NUM_FIELDS:
-        wanted = f"a label, {NUM_INTEGERS} integers and {NUM_CATEGORIES} categories"
-        return f"{len(fields)} fields separated by tabs, not {NUM_FIELDS}: {wanted}"
+        layout = f"a label, {NUM_INTEGERS} integers and {NUM_CATEGORIES} categories"
+        return f"{len(fields)} fields separated by tabs, not {NUM_FIELDS}: {layout}"
     names = ["label", *(f"I{i + 1}" for i in range(NUM_INTEGERS)), *(f"C{i + 1}" for i in range(NUM_CATEGORIES))]
     forms = [_LABEL] + [_INTEGER] * NUM_INTEGERS + [_CATEGORY] * NUM_CATEGORIES
     wanted = {_LABEL: "0 or 1", _INTEGER: "a whole number or empty", _CATEGORY: "a hexadecimal number or empty"}
