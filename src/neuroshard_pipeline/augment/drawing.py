@@ -84,10 +84,8 @@ def check_pool_size(name: str, wanted: int, available: int, remedy: str) -> None
         TaskError: `wanted` exceeds `available`; the message says to lower the parameters `remedy`.
     """
     if wanted > available:
-        raise TaskError(
-            f"{name} {wanted} exceeds the {available} augmented tables of the pool (tables times dimensions); "
-            f"lower {remedy} or generate a larger pool"
-        )
+        pool = f"the {available} augmented tables of the pool (tables times dimensions)"
+        raise TaskError(f"{name} {wanted} exceeds {pool}; lower {remedy} or generate a larger pool")
 
 
 def redraw_until_fits(

@@ -111,9 +111,8 @@ def _draw_task(
     least, most = params.table_limits(world_size)
     if most > len(tables):
         raise TaskError(
-            f"{task_id}: a task has up to {most} distinct tables, but the pool has only {len(tables)} that fit "
-            f"memory_bytes {params.memory_bytes}; lower max_tables_per_4_ranks, generate a larger pool or raise "
-            "memory_bytes"
+            f"{task_id}: a task has up to {most} distinct tables, but {len(tables)} of the pool fit memory_bytes "
+            f"{params.memory_bytes}; lower max_tables_per_4_ranks, generate a larger pool or raise memory_bytes"
         )
     rng = np.random.default_rng([_TASK_STREAM, params.seed, world_size, index])
 

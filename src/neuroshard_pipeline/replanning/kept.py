@@ -141,14 +141,10 @@ def _with_shard(kind: int, layout: Layout, columns: Problem) -> Layout:
         rank = int(np.where(fits, load, np.inf).argmin())
         return layout_of(np.append(layout.kinds, kind), np.append(layout.ranks, rank), columns)
     unit = columns.units[columns.unit[kind]]
-    is_whole = (
-        not columns.can_halve[kind] or (columns.unit[layout.kinds] == columns.unit[kind]).sum() + 2 > unit.max_shards
-    )
-    if is_whole:
-        raise DoesNotFitError(
-            f"{task.task_id}: no rank has {int(columns.bytes[kind])} bytes for {unit.name!r} beside the shards that "
-            "stay; plan the task from nothing, or give its ranks more memory"
-        )
+    num_shards = (columns.unit[layout.kinds] == columns.unit[kind]).sum() + 2
+    if not columns.can_halve[kind] or num_shards > unit.max_shards:
+        problem = f"no rank has {int(columns.bytes[kind])} bytes for {unit.name!r} beside the shards that stay"
+        raise DoesNotFitError(f"{task.task_id}: {problem}; plan from nothing, or give the ranks more memory")
     half = int(columns.halves([kind])[0])
     return _with_shard(half, _with_shard(half, layout, columns), columns)
 

@@ -53,10 +53,8 @@ class DaysParams(Parameters):
         """
         path = getattr(self, name)
         if path is None:
-            raise TableFileError(
-                f"{task.task_id}: no ids of the {name} day are given; set replan.days.{name} to a click log in "
-                "Criteo's format or a Parquet file of ids"
-            )
+            remedy = f"set replan.days.{name} to a click log in Criteo's format or a Parquet file of ids"
+            raise TableFileError(f"{task.task_id}: no ids of the {name} day are given; {remedy}")
         names = "replan.days.num_batches or plan.task.batch_size"
         return read_id_batches(path, task.tables, task.batch_size, self.num_batches, names)
 

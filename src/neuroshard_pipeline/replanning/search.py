@@ -59,8 +59,11 @@ class NearSearch:
         if not solved.plans:
             raise DoesNotFitError(str(solved.failures["error"].iloc[0]))
         plan = solved.plans[0]
-        of = None if plan.task == self.problem.task else plan.task
-        fresh = Placement(_with_tables(plan.shards, self.problem.task) if of is None else plan.shards, plan.ranks, of)
+        fresh = Placement(plan.shards, plan.ranks, plan.task)
+        if plan.task == self.problem.task:
+            tables = {table.name: table for table in self.problem.task.tables}  # equal ones, but the same objects
+            shards = tuple(replace(shard, table=tables[shard.table.name]) for shard in plan.shards)
+            fresh = Placement(shards, plan.ranks)
         self.fresh = nearest(self.problem.of(fresh), fresh, present)
         self.kept: Placement | None = None
         with suppress(DoesNotFitError):
@@ -200,12 +203,6 @@ class NearSearch:
 def _ports(between: IntArray) -> IntArray:
     """(2, W) bytes that every rank receives and sends."""
     return np.stack([between.sum(axis=0), between.sum(axis=1)])
-
-
-def _with_tables(shards: tuple[Shard, ...], task: ShardingTask) -> tuple[Shard, ...]:
-    """The shards as shards of the equal tables of `task`."""
-    tables = {table.name: table for table in task.tables}
-    return tuple(replace(shard, table=tables[shard.table.name]) for shard in shards)
 
 
 def _by_table(placement: Placement) -> _ByTable:

@@ -124,10 +124,8 @@ def _allowed_tiers(task: ShardingTask, table: Table, cuts: Cuts, curve: Populari
     asked = [kind for kind, rows in (("hot", cuts.hot_rows), ("host", cuts.host_rows)) if rows]
     refused = [kind for kind in asked if kind not in possible_tiers(task, table)]
     if refused:
-        raise TaskError(
-            f"{task.task_id}: {table.name!r} can have no {refused[0]} tier, because of its properties or constraints"
-            + (", or because all ranks are on one host" if refused[0] == "host" else "")
-        )
+        why = "its properties or constraints" + " or a single host" * (refused[0] == "host")
+        raise TaskError(f"{task.task_id}: {table.name!r} can have no {refused[0]} tier, because of {why}")
     return tier_tables(table, cuts, task.batch_size, curve)
 
 

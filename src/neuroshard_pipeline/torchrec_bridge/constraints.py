@@ -95,21 +95,16 @@ def _translated(entry: ModuleTable, constraint: ParameterConstraints) -> TableCo
     for field, reason in _UNSUPPORTED_FIELDS.items():
         value = getattr(constraint, field, None)
         if value and not (field == "cache_params" and is_cached) and getattr(value, "name", "") != "FP32":
-            raise PlanError(
-                f"table {table.name!r}: its constraint sets {field}, which plans cannot meet, because {reason}; leave "
-                "it out"
-            )
+            told = f"its constraint sets {field}, which plans cannot meet, because {reason}"
+            raise PlanError(f"table {table.name!r}: {told}; leave it out")
     if constraint.is_weighted and not table.is_weighted:
         raise PlanError(f"table {table.name!r}: its constraint sets is_weighted, but its collection is not weighted")
     if constraint.feature_names and sorted(constraint.feature_names) != sorted(entry.feature_names):
-        raise PlanError(
-            f"table {table.name!r}: its constraint has the feature_names {constraint.feature_names}, but the model has "
-            f"{list(entry.feature_names)}"
-        )
-    min_width = max(constraint.min_partition or COLUMN_GRANULARITY, COLUMN_GRANULARITY)
+        told = f"its constraint has the feature_names {constraint.feature_names}, but the model has"
+        raise PlanError(f"table {table.name!r}: {told} {list(entry.feature_names)}")
     return TableConstraint(
         table.name,
-        min_width=min_width,
+        min_width=max(constraint.min_partition or COLUMN_GRANULARITY, COLUMN_GRANULARITY),
         sharding_types=_types(table.name, constraint),
         in_gpu_memory=_kernels(constraint) != COMPUTE_KERNELS,
     )

@@ -59,10 +59,8 @@ def _measured(table: Table, features: Sequence[str], batches: Sequence[KeyedJagg
         raise TaskError(f"table {table.name!r}: its features have different numbers of global batches: {numbers}")
     global_batches = [np.concatenate(ids) for ids in zip(*by_feature, strict=True)]
     if not any(ids.size for ids in global_batches):
-        raise TaskError(
-            f"table {table.name!r}: {num_batches} global batches of {batch_size} samples hold no ids of it; give more "
-            "batches, or leave the table out of the profile"
-        )
+        held = f"{num_batches} global batches of {batch_size} samples hold no ids of it"
+        raise TaskError(f"table {table.name!r}: {held}; give more batches, or leave the table out of the profile")
     return counted(table, global_batches, batch_size)
 
 
@@ -73,10 +71,8 @@ def _global_batches(
     lengths, ids = _read_feature(table, feature, batches)
     num_batches = lengths.size // batch_size
     if num_batches == 0:
-        raise TaskError(
-            f"table {table.name!r}: the batches hold {lengths.size} samples, fewer than one global batch of "
-            f"{batch_size}; give more batches"
-        )
+        held = f"the batches hold {lengths.size} samples, fewer than one global batch of {batch_size}"
+        raise TaskError(f"table {table.name!r}: {held}; give more batches")
     if ids.size and not 0 <= ids.min() <= ids.max() < table.num_embeddings:
         outside = int(ids.max()) if ids.max() >= table.num_embeddings else int(ids.min())
         raise TaskError(
@@ -91,10 +87,8 @@ def _read_feature(table: Table, feature: str, batches: Sequence[KeyedJaggedTenso
     found = [batch[feature] for batch in batches if feature in batch.keys()]  # noqa: SIM118, not a mapping
     if not found:
         known = sorted({key for batch in batches for key in batch.keys()})  # noqa: SIM118
-        raise TaskError(
-            f"table {table.name!r}: no batch holds its feature {feature!r}; they hold {', '.join(known[:10])}"
-            f"{' and more' if len(known) > 10 else ''}"
-        )
+        shown = ", ".join(known[:10]) + " and more" * (len(known) > 10)
+        raise TaskError(f"table {table.name!r}: no batch holds its feature {feature!r}; they hold {shown}")
     lengths = np.concatenate([jagged.lengths().cpu().numpy() for jagged in found]).astype(np.int64)
     ids = np.concatenate([jagged.values().cpu().numpy() for jagged in found]).astype(np.int64)
     return lengths, ids

@@ -69,10 +69,8 @@ def rank_team(
     import torch  # imported late, because parameters and errors are needed without it
 
     if params.backend == "nccl" and torch.cuda.device_count() < world_size:
-        raise RankError(
-            f"backend nccl needs a GPU for each of {world_size} ranks, but this machine has "
-            f"{torch.cuda.device_count()}; lower world_size, or set backend to gloo"
-        )
+        problem = f"backend nccl needs a GPU for each of {world_size} ranks, not {torch.cuda.device_count()}"
+        raise RankError(f"{problem}; lower world_size, or set backend to gloo")
     with tempfile.TemporaryDirectory() as folder:
         team = LocalTeam(
             world_size,

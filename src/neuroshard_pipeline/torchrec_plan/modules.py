@@ -79,10 +79,8 @@ def embedding_modules(
             )
         found[path] = child
     if not found:
-        raise PlanError(
-            f"the {type(module).__name__} holds no EmbeddingBagCollection and no EmbeddingCollection; give the "
-            "unsharded model"
-        )
+        name = type(module).__name__
+        raise PlanError(f"the {name} holds no EmbeddingBagCollection or EmbeddingCollection; give the unsharded model")
     return found
 
 
@@ -115,10 +113,8 @@ def read_module_tables(
     for path, collection in embedding_modules(module, leave_out).items():
         for config in _configs(collection):
             if config.name in read:
-                raise PlanError(
-                    f"table {config.name!r} is in {read[config.name].module_path!r} and in {path!r}; give every table "
-                    "of the model a unique name"
-                )
+                places = f"{read[config.name].module_path!r} and in {path!r}"
+                raise PlanError(f"table {config.name!r} is in {places}; give every table of the model a unique name")
             counts = _Counts.of(config, path, constraints.get(config.name), batch_size)
             table = _table(config, collection, path, counts)
             read[config.name] = ModuleTable(table, path, tuple(config.feature_names))
@@ -214,10 +210,8 @@ def _table(
     """The table of a configuration."""
     data_type = config.data_type.name.lower()
     if data_type not in BYTES_PER_ELEMENT:
-        raise PlanError(
-            f"table {config.name!r} of {path!r} has the data type {config.data_type.name}; supported are "
-            f"{', '.join(BYTES_PER_ELEMENT)}"
-        )
+        known = ", ".join(BYTES_PER_ELEMENT)
+        raise PlanError(f"table {config.name!r} of {path!r} is {config.data_type.name}; supported are {known}")
     is_pooled = isinstance(collection, EmbeddingBagCollection)
     return Table(
         config.name,

@@ -73,9 +73,8 @@ def read_sharding_plan(plan: ShardingPlan, tables: Mapping[str, Table]) -> tuple
                 raise PlanError(f"TorchRec's plan has the table {name!r}, which the sharding task does not have")
             cache = parameter.cache_params
             load_factor = None if cache is None else cache.load_factor
-            placed += _read_parameter(
-                with_compute_kernel(tables[name], parameter.compute_kernel, load_factor), parameter
-            )
+            table = with_compute_kernel(tables[name], parameter.compute_kernel, load_factor)
+            placed += _read_parameter(table, parameter)
     return tuple(shard for shard, _ in placed), tuple(rank for _, rank in placed)
 
 
@@ -113,10 +112,8 @@ def _read_parameter(table: Table, parameter: Any) -> list[tuple[Shard, int]]:
     shards = parameter.sharding_spec.shards
     ends = [max(s.shard_offsets[axis] + s.shard_sizes[axis] for s in shards) for axis in (0, 1)]
     if ends != [table.num_embeddings, table.embedding_dim]:
-        raise PlanError(
-            f"table {table.name!r} has {table.num_embeddings} rows of {table.embedding_dim} columns, but TorchRec's "
-            f"plan has {ends[0]} of {ends[1]}"
-        )
+        size = f"{table.num_embeddings} rows of {table.embedding_dim} columns"
+        raise PlanError(f"table {table.name!r} has {size}, but TorchRec's plan has {ends[0]} of {ends[1]}")
     placed = []
     for shard, rank in zip(shards, parameter.ranks, strict=True):
         (row, column), (rows, width) = shard.shard_offsets, shard.shard_sizes

@@ -158,12 +158,8 @@ def _parameter_form(placed: _Placed, devices: Devices) -> ParameterForm:
         )
     rectangles = _column_rectangles(placed) if sharding_type == "column_wise" else _row_rectangles(placed, devices)
     shards = [
-        {
-            "shard_offsets": [int(row), int(column)],
-            "shard_sizes": [int(rows), int(width)],
-            "placement": devices.placement(rank),
-        }
-        for row, rows, column, width, rank in rectangles
+        {"shard_offsets": [row, column], "shard_sizes": [rows, width], "placement": devices.placement(rank)}
+        for row, rows, column, width, rank in (map(int, rectangle) for rectangle in rectangles)
     ]
     form = _form(sharding_type, table.compute_kernel, [rank for *_, rank in rectangles], {"shards": shards})
     if table.compute_kernel == "fused_uvm_caching":
@@ -176,11 +172,8 @@ def _form(sharding_type: str, kernel: str, ranks: list[int], spec: Mapping[str, 
 
 
 def _column_rectangles(placed: _Placed) -> list[_Rectangle]:
-    ordered = sorted(placed, key=lambda entry: entry[0].column_offset)
-    return [
-        (0, shard.num_rows, shard.column_offset, shard.embedding_dim, rank)
-        for shard, rank in with_equal_widths(ordered)
-    ]
+    ordered = with_equal_widths(sorted(placed, key=lambda entry: entry[0].column_offset))
+    return [(0, shard.num_rows, shard.column_offset, shard.embedding_dim, rank) for shard, rank in ordered]
 
 
 def _row_rectangles(placed: _Placed, devices: Devices) -> list[_Rectangle]:
@@ -201,9 +194,8 @@ def _row_rectangles(placed: _Placed, devices: Devices) -> list[_Rectangle]:
         )
     for block in blocks.values():
         _check_block(block, of_ranks)
-    hosts = [
-        (Shard(table, offset, block[0][0].embedding_dim), block[0][1] // group) for offset, block in blocks.items()
-    ]
+    of_blocks = ((offset, *block[0]) for offset, block in blocks.items())
+    hosts = [(Shard(table, offset, first.embedding_dim), rank // group) for offset, first, rank in of_blocks]
     return [
         (row, rows, shard.column_offset, shard.embedding_dim, host * group + at)
         for shard, host in with_equal_widths(hosts)
@@ -231,10 +223,8 @@ def _sequence_problems(forms: Mapping[str, ParameterForm], pooling: Mapping[str,
     sequences = {name: form for name, form in forms.items() if pooling[name] == "none"}
     for name, form in sequences.items():
         if form["sharding_type"] not in SEQUENCE_TYPES:
-            yield (
-                f"table {name!r} is a sequence table and {form['sharding_type']}, which TorchRec cannot train; make it "
-                f"{' or '.join(SEQUENCE_TYPES)}"
-            )
+            kind = f"a sequence table and {form['sharding_type']}"
+            yield f"table {name!r} is {kind}, which TorchRec cannot train; make it {' or '.join(SEQUENCE_TYPES)}"
     cut = {name: form for name, form in sequences.items() if form["sharding_type"] == "column_wise"}
     widths = {shard["shard_sizes"][1]: name for name, form in cut.items() for shard in form["sharding_spec"]["shards"]}
     if len(widths) > 1:
@@ -256,12 +246,8 @@ def _mean_pooling_problems(forms: Mapping[str, ParameterForm], pooling: Mapping[
     """
     types = {name: form["sharding_type"] for name, form in forms.items()}
     mean = {name: sharding_type for name, sharding_type in types.items() if pooling[name] == "mean"}
-    for name, sharding_type in mean.items():
-        if sharding_type == "grid_shard":
-            yield (
-                f"table {name!r} has mean pooling and is grid_shard, which TorchRec computes wrongly; make it "
-                "column_wise"
-            )
+    for name in (name for name, sharding_type in mean.items() if sharding_type == "grid_shard"):
+        yield f"table {name!r} has mean pooling and is grid_shard, which TorchRec computes wrongly; make it column_wise"
     reduced = [name for name, sharding_type in mean.items() if sharding_type in _REDUCED_TYPES]
     others = [name for name, sharding_type in types.items() if sharding_type not in _REDUCED_TYPES]
     if reduced and others:

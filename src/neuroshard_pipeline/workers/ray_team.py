@@ -12,10 +12,8 @@ try:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 except ImportError as problem:
-    raise ExecutionError(
-        f"engine ray needs Ray, which cannot be imported ({problem}); install the project with the extra [cluster], "
-        "or use the engine local"
-    ) from problem
+    remedy = "install the project with the extra [cluster], or use the engine local"
+    raise ExecutionError(f"engine ray needs Ray, which cannot be imported ({problem}); {remedy}") from problem
 
 #: A host that has not run an empty task after this time counts as dead.
 _ANSWER_S = 60.0
@@ -60,10 +58,9 @@ class Cluster:
         hosts = _answering(alive) if ask_hosts else alive
         number = sum(_room_on(node["Resources"], self._gpus_per_worker) for node in hosts)
         if not number:
-            raise ExecutionError(
-                f"none of the {len(hosts)} hosts of the Ray cluster has a CPU and {self._gpus_per_worker} GPUs for a "
-                "worker; start hosts with `ray start --address <head>:6379`"
-            )
+            needed = f"a CPU and {self._gpus_per_worker} GPUs for a worker"
+            remedy = "start hosts with `ray start --address <head>:6379`"
+            raise ExecutionError(f"none of the {len(hosts)} hosts of the Ray cluster has {needed}; {remedy}")
         return number
 
     def start(self, setup: SetUp, arguments: tuple[Any, ...], is_replacement: bool) -> Any:

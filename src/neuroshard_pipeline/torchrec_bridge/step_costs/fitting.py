@@ -51,10 +51,6 @@ class MeasuredSteps(NamedTuple):
             found.append(Plan(task, *shards_from_frame(rows, task), name))
         return cls(tuple(found), costs)
 
-    def of_world_size(self, world_size: int) -> list[Plan]:
-        """The plans on `world_size` ranks."""
-        return [plan for plan in self.plans if plan.task.world_size == world_size]
-
 
 @dataclass(frozen=True)
 class StepData:
@@ -145,7 +141,8 @@ def fit_step_costs(
     prices, metrics, errors = {}, Metrics(), []
     models = CostModels(compute, comm, StepCostModel({2: _UNPRICED}, reductions))
     for world_size in sorted({plan.task.world_size for plan in measured.plans}):
-        data = StepData.of(measured.of_world_size(world_size), measured.costs, models)
+        plans = [plan for plan in measured.plans if plan.task.world_size == world_size]
+        data = StepData.of(plans, measured.costs, models)
         prices[world_size] = _fit(data)
         predicted = _held_out(data)
         metrics[str(world_size)] = _metrics(data, predicted)
@@ -187,10 +184,8 @@ class Prediction:
 def _held_out(data: StepData) -> Prediction:
     """Predictions for every plan with prices that were fitted without its task."""
     if len(set(data.task.tolist())) < 2:
-        raise CostModelError(
-            "steps were measured for one task only, and the errors of the prices need another one; set "
-            "measure.step_plans.tasks to at least 2, or to 0 for no step cost model"
-        )
+        remedy = "set measure.step_plans.tasks to at least 2, or to 0 for no step cost model"
+        raise CostModelError(f"steps were measured for one task only, but errors need another one; {remedy}")
     shape = data.input_dist_ms.shape
     found = Prediction(np.zeros(shape[0]), np.zeros(shape), np.zeros(shape))
     for fold in range(_FOLDS):

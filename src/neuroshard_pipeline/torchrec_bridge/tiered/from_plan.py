@@ -13,7 +13,6 @@ from torchrec.modules.embedding_modules import EmbeddingCollection
 
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.search.plan import Plan
-from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.tables.tiers import cuts_of, parent_tables
 from neuroshard_pipeline.torchrec_bridge.tiered.build import tiered_embeddings
@@ -71,10 +70,9 @@ def put_tiers(
 
 def _check_groups(task: ShardingTask, groups: RankGroups) -> None:
     if (groups.world.size(), groups.host.size()) != (task.world_size, task.ranks_per_host):
-        raise PlanError(
-            f"{task.task_id}: the plan is for {task.world_size} ranks, {task.ranks_per_host} on a host, but the "
-            f"process groups have {groups.world.size()} and {groups.host.size()}"
-        )
+        found = f"the process groups have {groups.world.size()} and {groups.host.size()}"
+        wanted = f"the plan is for {task.world_size} ranks, {task.ranks_per_host} on a host"
+        raise PlanError(f"{task.task_id}: {wanted}, but {found}")
     if task.num_replica_groups > 1:
         raise PlanError(
             f"{task.task_id}: modules with tiers or index_dedup are not averaged over num_replica_groups "
@@ -91,14 +89,10 @@ def _forms(
     names = {table.name for table in tables}
     placed = [(s, rank) for s, rank in zip(plan.shards, plan.ranks, strict=True) if s.table.name in names]
     shards, ranks = zip(*placed, strict=True) if placed else ((), ())
-    of_table = {table.name: paths[_parent(table)] for table in tables}
+    of_table = {table.name: paths[table.name if table.tier is None else table.tier.parent] for table in tables}
     devices = plan.devices(None, compute_device)
     forms = torchrec_form(tables, shards, ranks, devices, of_table)
     return {path: {name: parameter_sharding(form) for name, form in own.items()} for path, own in forms.items()}
-
-
-def _parent(table: Table) -> str:
-    return table.name if table.tier is None else table.tier.parent
 
 
 def _check_tables(plan: Plan, entries: Sequence[ModuleTable]) -> None:
@@ -110,8 +104,6 @@ def _check_tables(plan: Plan, entries: Sequence[ModuleTable]) -> None:
         for tables in (parent_tables(plan.task), [entry.table for entry in entries])
     )
     for name in sorted(in_plan.keys() | in_model.keys()):
-        if in_plan.get(name) != in_model.get(name):
-            raise PlanError(
-                f"{plan.task.task_id}: table {name!r} has {in_plan.get(name, 'no rows')} in the plan, but "
-                f"{in_model.get(name, 'no rows')} in the model"
-            )
+        ours, theirs = in_plan.get(name, "no rows"), in_model.get(name, "no rows")
+        if ours != theirs:
+            raise PlanError(f"{plan.task.task_id}: table {name!r} has {ours} in the plan, but {theirs} in the model")

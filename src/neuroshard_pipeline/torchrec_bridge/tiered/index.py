@@ -176,10 +176,8 @@ def _tiered_table(name: str, rows: int, cuts: Cuts | None, popular: PopularRows 
         raise PlanError(f"table {name!r} has {rows} rows, but its cuts take {needed} of them; cut fewer rows")
     if popular is None or len(popular) < needed:
         found = 0 if popular is None else len(popular)
-        raise PlanError(
-            f"popular_rows has {found} ids of table {name!r}, but its cuts take {cuts.hot_rows} hot and "
-            f"{cuts.host_rows} host rows; give at least {needed} ids, the most popular first"
-        )
+        wanted = f"its cuts take {cuts.hot_rows} hot and {cuts.host_rows} host rows; give at least {needed} ids"
+        raise PlanError(f"popular_rows has {found} ids of table {name!r}, but {wanted}, the most popular first")
     ids = torch.as_tensor(popular[:needed]).cpu().long()
     if len(ids.unique()) < needed or int(ids.min()) < 0 or int(ids.max()) >= rows:
         raise PlanError(
