@@ -18,7 +18,7 @@ from torchrec.distributed.planner.estimator import (  # noqa: E402
     PerfCoefficientConfig,
     ShardPerfContext,
 )
-from torchrec.distributed.planner.estimator.annotations import bwd_comms, fwd_comms, input_dist_comms  # noqa: E402
+from torchrec.distributed.planner.estimator.annotations import bwd_comms, fwd_comms  # noqa: E402
 from torchrec.distributed.planner.estimator.estimator import get_embedding_perf_sharding_evaluator  # noqa: E402
 from torchrec.distributed.planner.types import (  # noqa: E402
     CollectiveType,
@@ -131,12 +131,6 @@ class FittedPerfConfig(EmbeddingPerfEstimatorConfig):
         """TorchRec's formula with the fitted links."""
         evaluator, linked = self._linked(ctx)
         return evaluator.compute_bwd_comms(linked, _DEFAULT)
-
-    @input_dist_comms
-    def id_comm_ms(self, ctx: ShardPerfContext) -> float:
-        """TorchRec's formula with the fitted links. TorchRec does not add its result to the cost of a shard."""
-        evaluator, linked = self._linked(ctx)
-        return evaluator.compute_input_dist_comms(linked, _DEFAULT)
 
     def _linked(self, ctx: ShardPerfContext) -> tuple[Any, ShardPerfContext]:
         evaluator = get_embedding_perf_sharding_evaluator(ctx.sharding_type, ctx.is_inference)
