@@ -12,12 +12,7 @@ from kedro.framework.session import KedroSession
 from kedro.io import CatalogProtocol
 
 from neuroshard_pipeline.host import BUSY_SHARE
-from neuroshard_pipeline.measurement import (
-    CommCampaign,
-    CommMeasureParams,
-    ComputeCampaign,
-    ComputeMeasureParams,
-)
+from neuroshard_pipeline.measurement import CommCampaign, CommMeasureParams, ComputeCampaign, ComputeMeasureParams
 from neuroshard_pipeline.measurement.costs import busy_keys
 from neuroshard_pipeline.measurement.identity import Identity, name_of, other_campaigns
 from neuroshard_pipeline.run_lock import locked
@@ -28,13 +23,7 @@ _PLAN_STAGES = ("search", "truth", "benchmark")
 
 
 class StoredRecords(NamedTuple):
-    """Some records of one stored campaign.
-
-    Attributes:
-        folder: the folder of the campaign.
-        paths: the files of the records.
-        reason: why they can be deleted.
-    """
+    """The files of some records in the folder of one stored campaign, and why they can be deleted."""
 
     folder: Path
     paths: tuple[Path, ...]
@@ -45,20 +34,19 @@ class StoredRecords(NamedTuple):
         return f"{self.folder}: {len(self.paths)} records, {size / 1e6:.1f} MB: {self.reason}"
 
 
-def unused_records(catalog: CatalogProtocol) -> Iterator[StoredRecords]:
-    """Find the stored records of all campaigns other than those that the catalog's parameters describe."""
-    for name, identity in _campaigns(catalog.load).items():
-        dataset: Any = catalog.get(name)
-        for other in other_campaigns(dataset.load(), identity):
-            yield _stored(dataset, other.name, other.keys, other.difference)
+def records_to_delete(catalog: CatalogProtocol, busy: bool) -> Iterator[StoredRecords]:
+    """Find stored records that are not needed.
 
-
-def disturbed_records(catalog: CatalogProtocol) -> Iterator[StoredRecords]:
-    """Find the records of a busy machine in the campaigns that the catalog's parameters describe."""
+    They belong to campaigns other than those that the catalog's parameters describe or, if `busy`, to these campaigns,
+    but were made on a busy machine.
+    """
     for name, identity in _campaigns(catalog.load).items():
         dataset: Any = catalog.get(name)
         own = name_of(identity)
-        if keys := busy_keys(dataset.load(), own):
+        if not busy:
+            for other in other_campaigns(dataset.load(), identity):
+                yield _stored(dataset, other.name, other.keys, other.difference)
+        elif keys := busy_keys(dataset.load(), own):
             reason = f"other programs used more than {BUSY_SHARE:.0%} of this machine's cores"
             yield _stored(dataset, own, keys, reason)
 
@@ -79,7 +67,7 @@ def prune(env: str | None, params: dict[str, Any], busy: bool, yes: bool) -> Non
     with KedroSession.create(env=env, runtime_params=params) as session:
         catalog = session.load_context().catalog  # type: ignore[attr-defined]
         with locked(Path(catalog.load("data_root"))):
-            found = list((disturbed_records if busy else unused_records)(catalog))
+            found = list(records_to_delete(catalog, busy))
             if not found:
                 click.echo(f"There are no {'disturbed' if busy else 'unused'} measurements.")
                 return

@@ -4,15 +4,8 @@ from neuroshard_pipeline.hooks import LineageHooks, ParameterHooks, ProgressHook
 from neuroshard_pipeline.pipelines.preflight import PreflightHooks
 from neuroshard_pipeline.run_lock import LockHooks
 
-HOOKS = (
-    LockHooks(),
-    PreflightHooks(),
-    ParameterHooks(),
-    LineageHooks(),
-    ProgressHooks(),
-    ThreadHooks(),
-    SummaryHooks(),
-)
+_KINDS = (LockHooks, PreflightHooks, ParameterHooks, LineageHooks, ProgressHooks, ThreadHooks, SummaryHooks)
+HOOKS = tuple(kind() for kind in _KINDS)
 CONFIG_LOADER_ARGS = {
     "base_env": "base",
     "default_run_env": "local",

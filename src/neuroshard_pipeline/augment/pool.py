@@ -10,12 +10,7 @@ import pandas as pd
 from pydantic import Field
 
 from neuroshard_pipeline.arrays import FloatArray, IntArray
-from neuroshard_pipeline.augment.published import (
-    MAX_NUM_EMBEDDINGS,
-    MEAN_COUNTS,
-    MEAN_NUM_EMBEDDINGS,
-    rows_per_table,
-)
+from neuroshard_pipeline.augment.published import MAX_NUM_EMBEDDINGS, MEAN_COUNTS, MEAN_NUM_EMBEDDINGS, rows_per_table
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.tables.dlrm_dataset import read_dlrm_dataset
 from neuroshard_pipeline.tables.table import REUSE_COLUMNS

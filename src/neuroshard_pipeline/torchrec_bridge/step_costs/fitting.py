@@ -104,13 +104,10 @@ class StepData:
         """Predicted step of every rank, (P, W)."""
         input_ms = self.work @ _column(prices["input_dist"])
         module_ms = self.work @ (_column(prices["module"]) + _column(prices["dense"]))
-        steps = zip(self.parts, self.batch_size.tolist(), input_ms, module_ms, strict=True)
-        return np.array(
-            [
-                predicted_cost(replace(parts, input_dist_ms=own, module_ms=module), self.models, batch_size).rank_ms
-                for parts, batch_size, own, module in steps
-            ]
-        )
+        steps = zip(self.parts, input_ms, module_ms, strict=True)
+        parts = [replace(each, input_dist_ms=own, module_ms=module) for each, own, module in steps]
+        sizes = zip(parts, self.batch_size.tolist(), strict=True)
+        return np.array([predicted_cost(each, self.models, batch_size).rank_ms for each, batch_size in sizes])
 
 
 def _column(prices: Mapping[str, float]) -> FloatArray:
@@ -200,19 +197,15 @@ def _held_out(data: StepData) -> Prediction:
 
 
 def _metrics(data: StepData, predicted: Prediction) -> Metrics:
+    def summary(ratios: FloatArray) -> dict[str, float]:
+        error, ratio = np.median(np.abs(ratios - 1)), np.median(ratios)
+        return {"median_error": float(error), "median_ratio": float(ratio), "n_plans": len(data.step_ms)}
+
     used = data.has_input_dist
-    shares = {
-        "step": predicted.step_ms / data.step_ms,
-        "input_dist": predicted.input_dist_ms[used] / data.input_dist_ms[used],
-        "step_without_prices": data.rank_ms(_UNPRICED).max(axis=1) / data.step_ms,
-    }
     return {
-        name: {
-            "median_error": float(np.median(np.abs(of - 1))),
-            "median_ratio": float(np.median(of)),
-            "n_plans": len(data.step_ms),
-        }
-        for name, of in shares.items()
+        "step": summary(predicted.step_ms / data.step_ms),
+        "input_dist": summary(predicted.input_dist_ms[used] / data.input_dist_ms[used]),
+        "step_without_prices": summary(data.rank_ms(_UNPRICED).max(axis=1) / data.step_ms),
     }
 
 

@@ -120,13 +120,11 @@ class TierIndex:
 
     def hot_ids(self, table: int) -> tuple[torch.Tensor, slice]:
         """Ids of the hot rows of a table, and the range of these rows among all hot rows."""
-        start, end = self._hot_base[table], self._hot_base[table + 1]
-        return self._in_order(table, start, end), slice(start, end)
+        return self._in_order(table, self._hot_base, 0)
 
     def host_ids(self, table: int) -> tuple[torch.Tensor, slice]:
         """Ids of the host rows of a table, and the range of these rows among all host rows."""
-        start, end = self._host_base[table], self._host_base[table + 1]
-        return self._in_order(table, self.num_hot + start, self.num_hot + end), slice(start, end)
+        return self._in_order(table, self._host_base, self.num_hot)
 
     def cold_ids(self, table: int, start: int, end: int) -> torch.Tensor:
         """Ids of the rows `start` to `end` of the cold part of a table."""
@@ -140,11 +138,11 @@ class TierIndex:
         of = slice(self._first[table], self._first[table + 1])
         return self._keys[of] - self._offsets[table], self._places[of]
 
-    def _in_order(self, table: int, start: int, end: int) -> torch.Tensor:
-        """Ids of the places `start` to `end` in the order of the places."""
+    def _in_order(self, table: int, base: Sequence[int], first: int) -> tuple[torch.Tensor, slice]:
+        """Ids of a table's rows in a tier, in their order, and their range; the tier's places begin with `first`."""
         ids, places = self._popular(table)
-        own = ((places >= start) & (places < end)).nonzero()[:, 0]
-        return ids[own[places[own].argsort()]]
+        own = ((places >= first + base[table]) & (places < first + base[table + 1])).nonzero()[:, 0]
+        return ids[own[places[own].argsort()]], slice(base[table], base[table + 1])
 
 
 def tiered_tables(
