@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from neuroshard_pipeline.augment import published
 from neuroshard_pipeline.augment.pool import PoolParams, generate_pool
-from neuroshard_pipeline.augment.pool_statistics import BIN_LABELS, drawn_counts
+from neuroshard_pipeline.augment.pool_statistics import BIN_LABELS, PoolStatistics, drawn_counts
 from neuroshard_pipeline.tables.frames import tables_from_frame
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 from augment import published_shape as shape
 
 
-def draw_pool(params: PoolParams, seed: int, processes: int) -> shape.PoolStatistics:
+def draw_pool(params: PoolParams, seed: int, processes: int) -> PoolStatistics:
     """Statistics of the ids of all tables, drawn in parallel, starting with the tables that have the most ids."""
     tables = tables_from_frame(generate_pool(params))
     tables.sort(key=lambda table: -table.pooling_factor)
@@ -38,10 +38,10 @@ def draw_pool(params: PoolParams, seed: int, processes: int) -> shape.PoolStatis
     with ProcessPoolExecutor(processes) as executor:
         drawn = executor.map(measure, tables, chunksize=1)
         rows, ids = sum(tqdm(drawn, total=len(tables), unit="table", disable=None))
-    return shape.PoolStatistics(params.batch_size, len(tables), rows, ids)
+    return PoolStatistics(params.batch_size, len(tables), rows, ids)
 
 
-def print_statistics(statistics: shape.PoolStatistics) -> None:
+def print_statistics(statistics: PoolStatistics) -> None:
     """Print means with their differences from the published ones, and both cumulative histograms."""
     pooling, rows = shape.mean_pooling_factor(statistics), shape.unique_rows_per_table(statistics)
     pooling_error, rows_error = shape.pooling_error(statistics), shape.unique_rows_error(statistics)
@@ -54,7 +54,7 @@ def print_statistics(statistics: shape.PoolStatistics) -> None:
     print(f"{'look-ups':>14}{'published':>14}{'drawn':>14}{'published':>14}{'drawn':>14}")
     shares = statistics.cumulative_shares
     for index in range(published.highest_bin(statistics.batch_size) + 1):
-        values = [share[index] for both in shares.values() for share in both.values()]
+        values = [share[index] for both in shares.values() for share in both]
         print(f"{BIN_LABELS[index]:>14}" + "".join(f"{value:14.4f}" for value in values))
 
 

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-import pandas as pd
 
-from neuroshard_pipeline.arrays import FloatArray
-from neuroshard_pipeline.augment.pool import generated_tables
-from neuroshard_pipeline.augment.pool_statistics import cumulative_shares, drawn_counts
+from neuroshard_pipeline.augment.pool_statistics import PoolStatistics
 from neuroshard_pipeline.augment.published import BATCH_SIZE, INDICES, TABLES, UNIQUE_ROWS
-from neuroshard_pipeline.tables.frames import tables_from_frame
 
 MEAN_POOLING_FACTOR = INDICES / TABLES / BATCH_SIZE
 UNIQUE_ROWS_PER_TABLE = UNIQUE_ROWS / TABLES
@@ -20,28 +14,6 @@ UNIQUE_ROWS_PER_TABLE = UNIQUE_ROWS / TABLES
 POOLING_TOLERANCE = 0.03
 UNIQUE_ROWS_TOLERANCE = 0.10
 HISTOGRAM_TOLERANCE = 0.03
-
-
-@dataclass(frozen=True)
-class PoolStatistics:
-    """Unique rows and ids per reuse bin (17,) of one batch, summed over all tables."""
-
-    batch_size: int
-    tables: int
-    rows_by_bin: FloatArray
-    indices_by_bin: FloatArray
-
-    @property
-    def cumulative_shares(self) -> dict[str, dict[str, FloatArray]]:
-        """Published and drawn cumulative histograms."""
-        return cumulative_shares(np.stack([self.rows_by_bin, self.indices_by_bin]), self.batch_size)
-
-
-def pool_statistics(pool: pd.DataFrame, batch_size: int, seed: int) -> PoolStatistics:
-    """Draw and count the ids of all tables of a pool except derived and public tables."""
-    tables = tables_from_frame(generated_tables(pool))
-    rows, ids = np.sum([drawn_counts(table, batch_size, seed) for table in tables], axis=0)
-    return PoolStatistics(batch_size, len(tables), rows, ids)
 
 
 def mean_pooling_factor(statistics: PoolStatistics) -> float:
@@ -68,7 +40,7 @@ def unique_rows_error(statistics: PoolStatistics) -> float:
 def histogram_errors(statistics: PoolStatistics) -> dict[str, float]:
     """Largest difference between the drawn and the published cumulative shares of a bin, by name of the histogram."""
     shares = statistics.cumulative_shares.items()
-    return {name: float(np.abs(of["drawn"] - of["published"]).max()) for name, of in shares}
+    return {name: float(np.abs(drawn - published).max()) for name, (published, drawn) in shares}
 
 
 def problems(statistics: PoolStatistics) -> list[str]:

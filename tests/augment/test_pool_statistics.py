@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from augment.published_shape import pool_statistics, problems
+from augment.published_shape import problems
 
 from neuroshard_pipeline.augment.pool import PoolParams, generate_pool
-from neuroshard_pipeline.augment.pool_statistics import BIN_LABELS, reuse_comparison_frame
+from neuroshard_pipeline.augment.pool_statistics import BIN_LABELS, pool_statistics, reuse_comparison_frame
 from neuroshard_pipeline.tables.frames import tables_from_frame, tables_to_frame
 from neuroshard_pipeline.tables.ids import draw_ids
 

@@ -1,5 +1,6 @@
 """Draws lookup ids for the tables of a pool and compares their reuse histograms with the published ones."""
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -14,7 +15,7 @@ from neuroshard_pipeline.tables.profile import reuse_counts
 from neuroshard_pipeline.tables.table import REUSE_BIN_EDGES, Table
 
 #: Labels of the reuse bins on an axis: 1, 2, 3-4, ... 16385-32768, >32768.
-BIN_LABELS = (
+BIN_LABELS: tuple[str, ...] = (
     "1",
     "2",
     *(f"{low + 1}-{high}" for low, high in pairwise(REUSE_BIN_EDGES[1:])),
@@ -22,32 +23,58 @@ BIN_LABELS = (
 )
 
 
+@dataclass(frozen=True)
+class PoolStatistics:
+    """Numbers of unique rows and of ids per reuse bin, of one batch and summed over all tables.
+
+    Attributes:
+        batch_size: global batch size.
+        tables: number of tables.
+        rows_by_bin: number of unique rows in every reuse bin, (17,).
+        indices_by_bin: number of ids that look up these rows, (17,).
+    """
+
+    batch_size: int
+    tables: int
+    rows_by_bin: FloatArray
+    indices_by_bin: FloatArray
+
+    @property
+    def cumulative_shares(self) -> dict[str, tuple[FloatArray, FloatArray]]:
+        """Maps `unique_rows` and `indices` to their published and drawn cumulative histograms, (17,) each."""
+        published = published_shares(self.batch_size)
+        drawn = (self.rows_by_bin, self.indices_by_bin)
+        return {
+            name: (np.cumsum(shares), np.cumsum(counts) / counts.sum())
+            for name, shares, counts in zip(("unique_rows", "indices"), published, drawn, strict=True)
+        }
+
+
 def drawn_counts(table: Table, batch_size: int, seed: int) -> FloatArray:
     """Draw the ids of one table. Returns the numbers of unique rows and of ids per reuse bin, (2, 17)."""
     return reuse_counts(draw_ids(table, batch_size, seed).indices)
 
 
-def cumulative_shares(counts: FloatArray, batch_size: int) -> dict[str, dict[str, FloatArray]]:
-    """Published and drawn cumulative histograms of `unique_rows` and `indices`, (17,) each; `counts` (2, 17): drawn."""
-    both = zip(("unique_rows", "indices"), published_shares(batch_size), counts, strict=True)
-    return {
-        name: {"published": np.cumsum(shares), "drawn": np.cumsum(drawn) / drawn.sum()} for name, shares, drawn in both
-    }
+def pool_statistics(pool: pd.DataFrame, batch_size: int, seed: int) -> PoolStatistics:
+    """Draw and count the ids of all tables of a pool except derived and public tables."""
+    tables = tables_from_frame(generated_tables(pool))
+    rows, ids = np.sum([drawn_counts(table, batch_size, seed) for table in tables], axis=0)
+    return PoolStatistics(batch_size, len(tables), rows, ids)
 
 
 def reuse_comparison_frame(pool: pd.DataFrame, batch_size: int, seed: int) -> pd.DataFrame:
-    """Published and drawn cumulative reuse histograms of all tables of a pool except derived and public ones.
+    """Published and drawn cumulative reuse histograms.
 
     Returns:
         `bin_label, source, quantity, cumulative_share`: `source` is `published` or `drawn`; `quantity` is
         `unique_rows` or `indices`. Each combination has one row per bin up to `highest_bin(batch_size)`.
     """
-    tables = tables_from_frame(generated_tables(pool))
-    counts = np.sum([drawn_counts(table, batch_size, seed) for table in tables], axis=0)
+    labels = BIN_LABELS[: highest_bin(batch_size) + 1]
+    shares = pool_statistics(pool, batch_size, seed).cumulative_shares
     rows = [
         (label, source, quantity, float(share))
-        for quantity, both in cumulative_shares(counts, batch_size).items()
-        for source, cumulative in both.items()
-        for label, share in zip(BIN_LABELS[: highest_bin(batch_size) + 1], cumulative, strict=False)
+        for quantity, both in shares.items()
+        for source, cumulative in zip(("published", "drawn"), both, strict=True)
+        for label, share in zip(labels, cumulative, strict=False)
     ]
     return pd.DataFrame(rows, columns=["bin_label", "source", "quantity", "cumulative_share"])

@@ -75,9 +75,12 @@ class StepPlanParams(Parameters):
 def random_plans(pool: pd.DataFrame, params: StepPlanParams) -> list[Plan]:
     """Draw tasks and plans whose quantities of work (`tables.step_work`) vary independently of each other.
 
-    The number of tables of the pool (`augment.table_pool`), their widths and the lengths of their bags are drawn
-    independently for every task. Some plans have many column shards, and most have more work on one rank than on
-    another.
+    The number of tables, their widths and the lengths of their bags are drawn independently for every task. Some plans
+    have many column shards, and most have more work on one rank than on another.
+
+    Args:
+        pool: `augment.table_pool`.
+        params: numbers and limits.
 
     Raises:
         TaskError: the pool has too few tables of a batch size.
