@@ -18,7 +18,10 @@ from neuroshard_pipeline.errors import TableFileError
 
 @dataclass(frozen=True)
 class Record:
-    """One row of a file: its position, such as `line 7`, and its raw values by column."""
+    """One row of a file: its position, such as `line 7`, and its raw values by column.
+
+    The methods that read a cell raise a `TableFileError` if the cell is empty or has no value of their type.
+    """
 
     path: Path
     where: str
@@ -36,11 +39,7 @@ class Record:
         return value is None or (isinstance(value, str) and not value.strip())
 
     def text(self, column: str, remedy: str = "give a string") -> str:
-        """The value of `column` as text; whole numbers are converted.
-
-        Raises:
-            TableFileError: the cell is empty or of another type; the message ends with `remedy`.
-        """
+        """The value of `column` as text; whole numbers are converted. An error ends with `remedy`."""
         if self.is_empty(column):
             raise self.problem(column, f"is empty; {remedy}")
         value = self.values[column]
@@ -49,30 +48,18 @@ class Record:
         return str(value).strip()
 
     def number(self, column: str) -> float:
-        """The value of `column` as a finite number.
-
-        Raises:
-            TableFileError: the cell is empty or holds another value.
-        """
+        """The value of `column` as a finite number."""
         return float(self._numeric(column, "1.5"))
 
     def count(self, column: str) -> int:
-        """The value of `column` as a whole number; `1000.0` is accepted.
-
-        Raises:
-            TableFileError: the cell is empty or holds another value.
-        """
+        """The value of `column` as a whole number; `1000.0` is accepted."""
         value = self._numeric(column, "1000")
         if value != int(value):
             raise self.problem(column, "is not a whole number; give the exact count")
         return int(value)
 
     def flag(self, column: str) -> bool:
-        """The value of `column` as true or false; 1, 0 and text in upper or lower case are accepted, too.
-
-        Raises:
-            TableFileError: the cell is empty or holds another value.
-        """
+        """The value of `column` as true or false; 1, 0 and text in upper or lower case are accepted, too."""
         value = self.values.get(column)
         known = {"true": True, "1": True, "false": False, "0": False}.get(str(value).strip().lower())
         if known is None:

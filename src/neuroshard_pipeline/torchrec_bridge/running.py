@@ -50,6 +50,8 @@ def _of_module(module: Any, task: ShardingTask) -> Present:
     from torchrec.distributed.types import ShardedModule
     from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 
+    from neuroshard_pipeline.torchrec_plan.left_out import configs_of
+
     plan, env = getattr(module, "plan", None), getattr(module, "_env", None)
     if plan is None or env is None:
         raise PlanError(f"the {type(module).__name__} is not sharded; give what DistributedModelParallel returned")
@@ -62,7 +64,7 @@ def _of_module(module: Any, task: ShardingTask) -> Present:
         raise PlanError(f"the embedding modules {', '.join(map(repr, bare))} have no plan; shard them, too")
     tables = {table.name: table for table in task.tables}
     for _, child in _outermost(module.module, (ShardedModule,)):
-        for config in getattr(child, "embedding_bag_configs", getattr(child, "embedding_configs", list))():
+        for config in configs_of(child):
             tables[config.name] = _sized(tables, config.name, config.num_embeddings, config.embedding_dim)
     return _of_torchrec(plan, tables, env.world_size, f"the plan of the {type(module.module).__name__}")
 

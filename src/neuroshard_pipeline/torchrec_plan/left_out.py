@@ -1,7 +1,7 @@
 """Modules of a model that are planned elsewhere: their tables, and the memory that they take on every rank."""
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from torch import nn
@@ -24,8 +24,12 @@ def left_out_tables(module: nn.Module, leave_out: Collection[str]) -> set[str]:
         PlanError: the model has no module of such a name.
     """
     children = [child for path in leave_out for child in _submodule(module, path).modules()]
-    getters = [getattr(child, name, None) for child in children for name in _CONFIG_GETTERS]
-    return {config.name for getter in getters if getter is not None for config in getter()}
+    return {config.name for child in children for config in configs_of(child)}
+
+
+def configs_of(module: nn.Module) -> list[Any]:
+    """TorchRec's configurations of the tables of a collection, sharded or not; empty for any other module."""
+    return list(getattr(module, "embedding_bag_configs", getattr(module, "embedding_configs", list))())
 
 
 def left_out_bytes(module: nn.Module, leave_out: Collection[str], world_size: int, plan: Any | None) -> list[int]:
@@ -57,12 +61,9 @@ def left_out_bytes(module: nn.Module, leave_out: Collection[str], world_size: in
                 replicated = _bytes(tensor, tensor.shape) + gradients
                 taken = [total + replicated for total in taken]
                 continue
-            for shard, rank in _placed(sharding):
-                taken[rank] += _bytes(tensor, shard.shard_sizes)
+            for shard in sharding.sharding_spec.shards:
+                taken[shard.placement.rank()] += _bytes(tensor, shard.shard_sizes)
     return taken
-
-
-_CONFIG_GETTERS = ("embedding_bag_configs", "embedding_configs")
 
 
 def _submodule(module: nn.Module, path: str) -> nn.Module:
@@ -76,11 +77,6 @@ def _sharding_of(name: str, plan: Any | None) -> Any | None:
     """The `ParameterSharding` of a parameter such as `<module>.embeddings.<table>.weight`."""
     *path, table, _ = ["", "", *name.split(".")]
     return None if plan is None else plan.plan.get(".".join(path[2:-1]), {}).get(table)
-
-
-def _placed(sharding: Any) -> Iterator[tuple[Any, int]]:
-    for shard in sharding.sharding_spec.shards:
-        yield shard, shard.placement.rank()
 
 
 def _bytes(tensor: Any, shape: Sequence[int]) -> int:

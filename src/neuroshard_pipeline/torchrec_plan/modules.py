@@ -6,13 +6,14 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, Table
 from neuroshard_pipeline.tables.task import OPTIMIZERS
 from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
-from neuroshard_pipeline.torchrec_plan.left_out import left_out_tables
+from neuroshard_pipeline.torchrec_plan.left_out import configs_of, left_out_tables
 
 require_torchrec()
 from torchrec.distributed.planner import ParameterConstraints  # noqa: E402
@@ -52,6 +53,15 @@ def embedding_bag_config(name: str, table: Table) -> EmbeddingBagConfig:
 def embedding_config(name: str, table: Table) -> EmbeddingConfig:
     """TorchRec's configuration of a sequence table under `name`, looked up by the features `feature_names`."""
     return EmbeddingConfig(**_config_values(name, table))
+
+
+def meta_collection(tables: Mapping[str, Table]) -> EmbeddingBagCollection | EmbeddingCollection:
+    """A collection of tables of one kind under their names, on the meta device."""
+    device, first = torch.device("meta"), next(iter(tables.values()))
+    if first.pooling == "none":
+        return EmbeddingCollection([embedding_config(name, table) for name, table in tables.items()], device)
+    configs = [embedding_bag_config(name, table) for name, table in tables.items()]
+    return EmbeddingBagCollection(configs, first.is_weighted, device)
 
 
 def feature_names(name: str, table: Table) -> tuple[str, ...]:
@@ -111,7 +121,7 @@ def read_module_tables(
     constraints = constraints or {}
     read: dict[str, ModuleTable] = {}
     for path, collection in embedding_modules(module, leave_out).items():
-        for config in _configs(collection):
+        for config in configs_of(collection):
             if config.name in read:
                 places = f"{read[config.name].module_path!r} and in {path!r}"
                 raise PlanError(f"table {config.name!r} is in {places}; give every table of the model a unique name")
@@ -191,14 +201,6 @@ def _config_values(name: str, table: Table) -> dict[str, Any]:
         "feature_names": list(feature_names(name, table)),
         "data_type": DataType[table.data_type.upper()],
     }
-
-
-def _configs(
-    collection: EmbeddingBagCollection | EmbeddingCollection,
-) -> list[EmbeddingBagConfig] | list[EmbeddingConfig]:
-    if isinstance(collection, EmbeddingBagCollection):
-        return collection.embedding_bag_configs()
-    return collection.embedding_configs()
 
 
 def _table(

@@ -6,14 +6,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import torch
 from torch import nn
 
 from neuroshard_pipeline.tables.table import Shard, Table
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_plan.comm_precision import torchrec_sharders
 from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
-from neuroshard_pipeline.torchrec_plan.modules import embedding_bag_config, embedding_config
+from neuroshard_pipeline.torchrec_plan.modules import meta_collection
 from neuroshard_pipeline.torchrec_plan.structures import with_compute_kernel
 from neuroshard_pipeline.torchrec_plan.writer import COLUMN_SHARDING_TYPES, COMPUTE_KERNEL, REPLICA_KERNEL
 
@@ -28,7 +27,6 @@ from torchrec.distributed.planner.stats import NoopEmbeddingStats  # noqa: E402
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation  # noqa: E402
 from torchrec.distributed.planner.types import Enumerator, PlannerError, ShardEstimator, Storage  # noqa: E402
 from torchrec.distributed.types import ShardingPlan  # noqa: E402
-from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -193,20 +191,9 @@ def _constraint(choice: TableChoice) -> ParameterConstraints:
 
 def _model(tables: Mapping[str, Table]) -> nn.ModuleDict:
     """The tables in as few collections as TorchRec accepts. Its estimates do not depend on a table's collection."""
-    found: dict[str, list[str]] = {}
+    found: dict[str, dict[str, Table]] = {}
     for name, table in tables.items():
         is_pooled = table.pooling != "none"
         kind = f"bags_{table.is_weighted}" if is_pooled else f"sequences_{table.embedding_dim}"
-        found.setdefault(kind, []).append(name)
-    return nn.ModuleDict(
-        {kind: _collection(kind, {name: tables[name] for name in names}) for kind, names in found.items()}
-    )
-
-
-def _collection(kind: str, tables: Mapping[str, Table]) -> EmbeddingBagCollection | EmbeddingCollection:
-    device = torch.device("meta")
-    if kind.startswith("sequences"):
-        return EmbeddingCollection([embedding_config(name, table) for name, table in tables.items()], device)
-    is_weighted = next(iter(tables.values())).is_weighted
-    configs = [embedding_bag_config(name, table) for name, table in tables.items()]
-    return EmbeddingBagCollection(configs, is_weighted, device)
+        found.setdefault(kind, {})[name] = table
+    return nn.ModuleDict({kind: meta_collection(own) for kind, own in found.items()})

@@ -20,11 +20,10 @@ from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams
 from neuroshard_pipeline.torchrec_bridge.truth.steps import Span
 from neuroshard_pipeline.torchrec_plan.comm_precision import torchrec_sharders
 from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
-from neuroshard_pipeline.torchrec_plan.modules import embedding_bag_config, embedding_config, feature_names
+from neuroshard_pipeline.torchrec_plan.modules import feature_names, meta_collection
 
 require_torchrec()
 from torchrec.distributed import DistributedModelParallel  # noqa: E402
-from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection  # noqa: E402
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward  # noqa: E402
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad  # noqa: E402
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor, KeyedTensor  # noqa: E402
@@ -50,15 +49,8 @@ def tables_by_module(tables: Sequence[Table]) -> dict[str, list[Table]]:
 
 def unsharded_embeddings(tables: Sequence[Table]) -> nn.ModuleDict:
     """One collection on the meta device per module; `feature_names` gives the features of a table."""
-    return nn.ModuleDict({name: _collection(own) for name, own in tables_by_module(tables).items()})
-
-
-def _collection(tables: Sequence[Table]) -> EmbeddingBagCollection | EmbeddingCollection:
-    meta = torch.device("meta")
-    if tables[0].pooling == "none":
-        return EmbeddingCollection(tables=[embedding_config(table.name, table) for table in tables], device=meta)
-    configs = [embedding_bag_config(table.name, table) for table in tables]
-    return EmbeddingBagCollection(tables=configs, device=meta, is_weighted=tables[0].is_weighted)
+    of_modules = tables_by_module(tables).items()
+    return nn.ModuleDict({name: meta_collection({table.name: table for table in own}) for name, own in of_modules})
 
 
 class RankIds:
