@@ -1,15 +1,15 @@
 """The base class of parameters."""
 
 import re
-from typing import Any
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, model_validator
 
 
 class Parameters(BaseModel):
     """Parameters as `conf/` states them. Values cannot be changed afterwards.
 
-    An unknown name, an infinite number, and `true` or `false` in place of a number are refused.
+    An unknown name, an infinite number, `true` or `false` in place of a number, and `min_x` above `max_x` are refused.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -22,3 +22,11 @@ class Parameters(BaseModel):
         if kinds & {"int", "float"} and "bool" not in kinds and any(isinstance(each, bool) for each in given):
             raise ValueError("must be a number, not true or false")
         return value
+
+    @model_validator(mode="after")
+    def _refuse_empty_ranges(self) -> Self:
+        for name in (name for name in type(self).model_fields if name.startswith("min_")):
+            low, most = getattr(self, name), f"max_{name.removeprefix('min_')}"
+            if most in type(self).model_fields and low > getattr(self, most):
+                raise ValueError(f"{name} {low} must be at most {most} {getattr(self, most)}")
+        return self

@@ -3,21 +3,12 @@
 `varied_draws` draws samples of other kinds. The random numbers of a sample depend on the seed and its own index only.
 """
 
-from typing import Self
-
 import numpy as np
 import pandas as pd
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from neuroshard_pipeline.arrays import IntArray
-from neuroshard_pipeline.augment.drawing import (
-    BatchSize,
-    Dimensions,
-    TableCount,
-    check_pool_size,
-    check_range,
-    redraw_until_fits,
-)
+from neuroshard_pipeline.augment.drawing import BatchSize, Dimensions, TableCount, check_pool_size, redraw_until_fits
 from neuroshard_pipeline.augment.pool import generated_tables
 from neuroshard_pipeline.augment.variation import is_held_out
 from neuroshard_pipeline.errors import TaskError
@@ -48,11 +39,6 @@ class ComputeSampleParams(Parameters):
     max_tables: TableCount
     memory_bytes: int = Field(gt=0)
     seed: int = Field(ge=0)
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        check_range(self, "min_tables", "max_tables")
-        return self
 
 
 def compute_samples(pool: pd.DataFrame, params: ComputeSampleParams) -> pd.DataFrame:

@@ -5,9 +5,9 @@ table* [Zha2023] §3.1.
 """
 
 from collections.abc import Callable
-from typing import Annotated, Self, TypeVar
+from typing import Annotated, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.host import ranks_side_by_side
@@ -58,23 +58,11 @@ class TableLimits(Parameters):
     min_tables_per_4_ranks: TableCount
     max_tables_per_4_ranks: TableCount
 
-    @model_validator(mode="after")
-    def _check_limits(self) -> Self:
-        check_range(self, "min_tables_per_4_ranks", "max_tables_per_4_ranks")
-        return self
-
     def table_limits(self, world_size: int) -> tuple[int, int]:
         """Smallest and largest number of tables for `world_size` ranks, both at least 1."""
         per_4_ranks = (self.min_tables_per_4_ranks, self.max_tables_per_4_ranks)
         least, most = (max(1, round(count * world_size / 4)) for count in per_4_ranks)
         return least, most
-
-
-def check_range(params: BaseModel, low_name: str, high_name: str) -> None:
-    """Raise a `ValueError`, as pydantic expects, if the lower limit exceeds the upper limit."""
-    low, high = getattr(params, low_name), getattr(params, high_name)
-    if low > high:
-        raise ValueError(f"{low_name} {low} must be at most {high_name} {high}")
 
 
 def check_pool_size(name: str, wanted: int, available: int, remedy: str) -> None:

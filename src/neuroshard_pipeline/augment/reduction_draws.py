@@ -3,13 +3,13 @@
 A group is a number of ranks on a number of hosts.
 """
 
-from typing import Annotated, Self
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from neuroshard_pipeline.augment.drawing import WorldSizes, check_range
+from neuroshard_pipeline.augment.drawing import WorldSizes
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.tables.samples import REDUCTIONS, ReductionSample
 
@@ -35,11 +35,6 @@ class ReductionSampleParams(Parameters):
     num_sizes: int = Field(ge=3, le=1000)
     min_bytes: int = Field(ge=1, le=2**40)
     max_bytes: int = Field(ge=1, le=2**40)
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        check_range(self, "min_bytes", "max_bytes")
-        return self
 
 
 def reduction_samples(params: ReductionSampleParams) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from neuroshard_pipeline.augment.drawing import Dimensions, TableLimits, check_range
+from neuroshard_pipeline.augment.drawing import Dimensions, TableLimits
 from neuroshard_pipeline.augment.pool import PoolParams
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.search.memory import MemoryModel
@@ -131,11 +131,6 @@ class ManyTinySuiteParams(Parameters):
     max_tables: int = Field(ge=1)
     min_rows: int = Field(ge=1)
     memory_fill: float = Field(gt=0, lt=1)
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        check_range(self, "min_tables", "max_tables")
-        return self
 
 
 class SeveralHostsSuiteParams(Parameters):

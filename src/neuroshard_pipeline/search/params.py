@@ -6,10 +6,10 @@ with the same values.
 
 from functools import cache
 from importlib.resources import files
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import yaml
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.search.memory import MemoryModel
@@ -36,12 +36,6 @@ class SearchParams(Parameters):
     num_caps: Count
     min_cap_ratio: Annotated[float, Field(ge=1.0)]
     max_cap_ratio: Annotated[float, Field(ge=1.0)]
-
-    @model_validator(mode="after")
-    def _caps_ascend(self) -> Self:
-        if self.max_cap_ratio < self.min_cap_ratio:
-            raise ValueError(f"max_cap_ratio {self.max_cap_ratio} lies below min_cap_ratio {self.min_cap_ratio}")
-        return self
 
 
 class LocalSearchParams(Parameters):

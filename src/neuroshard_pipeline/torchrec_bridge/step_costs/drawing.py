@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Self
 
 import numpy as np
 import pandas as pd
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt
 
-from neuroshard_pipeline.augment.drawing import BatchSize, Dimensions, Share, TableCount, WorldSizesHere, check_range
+from neuroshard_pipeline.augment.drawing import BatchSize, Dimensions, Share, TableCount, WorldSizesHere
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.search.plan import Plan
@@ -65,11 +64,6 @@ class StepPlanParams(Parameters):
     spread_share: Share
     max_replica_bytes: int = Field(ge=0)
     seed: int = Field(ge=0)
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        check_range(self, "min_tables", "max_tables")
-        return self
 
 
 def random_plans(pool: pd.DataFrame, params: StepPlanParams) -> list[Plan]:
