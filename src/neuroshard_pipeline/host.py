@@ -32,9 +32,8 @@ def available_memory_bytes() -> int:
 def left_in_cgroups(own: Path = _OWN_CGROUPS, root: Path = _CGROUPS) -> Iterator[int]:
     """Bytes that each cgroup of this process leaves, for every cgroup with a memory limit.
 
-    Args:
-        own: file with one line `number:controllers:path` per cgroup.
-        root: folder of all cgroups; those of version 1 are in its folder `memory`.
+    The file `own` has one line `number:controllers:path` per cgroup; those of version 1 are in the folder `memory` of
+    `root`.
     """
     for line in own.read_text().splitlines() if own.exists() else ():
         _, controllers, path = line.split(":", 2)

@@ -26,16 +26,13 @@ _Integers = NDArray[np.integer]
 
 
 def read_dlrm_dataset(path: str | Path, batch_size: int | None = None) -> pd.DataFrame:
-    """Read the tables of a dlrm_datasets file as a table pool.
+    """Read the tables of a dlrm_datasets file (`.pt` or `.pt.gz`) as a table pool.
 
-    `num_embeddings` is one more than the largest id of the table in all samples, whatever `batch_size` is. Tables that
-    the first `batch_size` samples never look up are left out, because a pooling factor is above 0. The name of a table
-    contains its number in the file. A whole file holds 7 GB of ids; they are memory-mapped if the file has the zip
-    format of `torch.save`. A `.gz` file is first unpacked to a temporary file.
-
-    Args:
-        path: a `.pt` or `.pt.gz` file.
-        batch_size: number of samples, from the first on, that the profiles describe; None for all samples.
+    `num_embeddings` is one more than the largest id of the table in all samples, whatever `batch_size` is. Profiles
+    describe the first `batch_size` samples, by default all. Tables that these samples never look up are left out,
+    because a pooling factor is above 0. The name of a table contains its number in the file. A whole file holds 7 GB of
+    ids; they are memory-mapped if the file has the zip format of `torch.save`. A `.gz` file is first unpacked to a
+    temporary file.
 
     Returns:
         `table, num_embeddings, pooling_factor, unique_rows, reuse_00 … reuse_16`, one row per table.

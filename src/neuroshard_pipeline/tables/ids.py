@@ -48,16 +48,11 @@ def feature_lengths(lengths: Any, num_features: int) -> list[Any]:
 
 
 def draw_ids(table: Table, batch_size: int, seed: int) -> TableIds:
-    """Ids of one batch with the table's pooling factor, unique rows and reuse profile.
+    """Ids of one batch with the table's pooling factor, unique rows and reuse profile; the table's width has no effect.
 
     N = round(batch_size * pooling_factor) ids look up `unique_rows` distinct rows, which are distributed over the reuse
     bins in proportion to the profile (`look_up_counts`). The rows are random rows of the table, and the ids have a
-    random order. A table without a profile gets the default one.
-
-    Args:
-        table: the table; its width has no effect.
-        batch_size: B.
-        seed: not negative; together with the table and the batch size, it determines every id.
+    random order. A table without a profile gets the default one. Table, batch size and seed determine every id.
 
     Raises:
         TaskError: `batch_size` is below 1 or `seed` is negative.

@@ -35,10 +35,7 @@ def reuse_bin(counts: IntArray | np.int64) -> IntArray:
 
 
 def reuse_histogram(indices: IntArray) -> tuple[int, FloatArray, FloatArray]:
-    """Measure the reuse profile of one batch of ids.
-
-    Args:
-        indices: the ids of one batch of one table, (N,).
+    """The reuse profile of the ids (N,) of one batch of one table.
 
     Returns:
         The number of unique rows, the share of unique rows in each reuse bin (17,), and the share of ids that look up

@@ -58,11 +58,7 @@ class _Part(NamedTuple):
 def tier_tables(table: Table, cuts: Cuts, batch_size: int, curve: PopularityCurve | None = None) -> tuple[Table, ...]:
     """The tiers of a sequence table, hottest first; a tier without rows is left out. Without cuts, the table itself.
 
-    Args:
-        table: the table; without a reuse profile, it gets the default one.
-        cuts: numbers of rows of the popular tiers.
-        batch_size: batch size of the table's profile.
-        curve: the table's popularity curve; None for `popularity.curve_of`.
+    A table without a reuse profile for `batch_size` gets the default one, one without a curve that of `curve_of`.
 
     Raises:
         TaskError: the table is pooled, is a tier, or has too few rows.

@@ -56,12 +56,8 @@ def rank_team(
 ) -> Iterator[LocalTeam]:
     """Yield a team of one process per rank. The processes start with the first job and end with the context.
 
-    Args:
-        world_size: number of ranks.
-        set_up: importable function; `set_up(rank, *arguments, store_file)` runs in every process. It calls
-            `join_ranks` with the store file and returns the function that does the jobs.
-        arguments: arguments of `set_up`, which are sent to every process.
-        params: how the ranks run.
+    In every process, `set_up(rank, *arguments, store_file)` runs, an importable function. It calls `join_ranks` with
+    the store file and returns the function that does the jobs.
 
     Raises:
         RankError: the backend is nccl and the machine has fewer GPUs than ranks.

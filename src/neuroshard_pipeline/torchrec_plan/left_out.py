@@ -35,15 +35,10 @@ def configs_of(module: nn.Module) -> list[Any]:
 def left_out_bytes(module: nn.Module, leave_out: Collection[str], world_size: int, plan: Any | None) -> list[int]:
     """Bytes that the modules of `leave_out` take on every rank.
 
-    For a table with shards in `plan`, each shard counts on its rank, with weights and optimizer state. All other
-    parameters and buffers are data parallel: every rank holds them as a whole, and parameters have gradients of the
-    same size. Activations and the state of the dense network's optimizer are not counted.
-
-    Args:
-        module: an unsharded model, possibly on the meta device.
-        leave_out: fully qualified names of modules; a module inside another one of them counts once.
-        world_size: number of ranks.
-        plan: TorchRec's `ShardingPlan` of these modules, or None.
+    For a table with shards in `plan`, TorchRec's plan of these modules, each shard counts on its rank, with weights and
+    optimizer state. All other parameters and buffers are data parallel: every rank holds them as a whole, and
+    parameters have gradients of the same size. Activations and the state of the dense network's optimizer are not
+    counted. A module inside another one of `leave_out` counts once.
 
     Raises:
         PlanError: the model has no module of such a name.

@@ -82,13 +82,10 @@ class FittedNumbers:
 def summed_bytes(
     sets: ShardSets, batch_size: int, least_width: int, penalty: Callable[[int], float] = lambda _: 1.0
 ) -> FloatArray:
-    """Bytes (N, 3) of the ids, rows and outputs of shard sets.
+    """Bytes (N, 3) of the ids, rows and outputs of shard sets; ids of `batch_size` samples are looked up.
 
-    Args:
-        sets: shards of N ranks; row shards and replicas as column-wise stand-ins (`tables.lookups.lookup_shard`).
-        batch_size: samples whose ids are looked up: the global batch, or that of one rank for replicas.
-        least_width: fewest columns that are counted for the rows.
-        penalty: maps the width of a shard to a factor of its bytes.
+    Row shards and replicas are given as column-wise stand-ins (`tables.lookups.lookup_shard`). At least `least_width`
+    columns are counted for the rows, and all bytes of a shard are multiplied by the `penalty` of its width.
     """
     return np.array([np.sum([_bytes(s, batch_size, least_width, penalty) for s in shards], axis=0) for shards in sets])
 

@@ -36,9 +36,7 @@ def sharding_plan(
     devices: Devices,
     leave_out: Collection[str] = (),
 ) -> ShardingPlan:
-    """The `ShardingPlan` of a task's shards on their ranks.
-
-    `Plan.to_torchrec` documents `module`, `leave_out` and the values in `devices`.
+    """The `ShardingPlan` of a task's shards on their ranks; `Plan.to_torchrec` documents `module` and `leave_out`.
 
     Raises:
         PlanError: the task and the model differ in the name, rows or columns of a table, or in whether it is a

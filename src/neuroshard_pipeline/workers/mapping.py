@@ -57,14 +57,10 @@ def single_workers(
     gpus_per_worker: int = 0,
     preload: Sequence[str] = (),
 ) -> list[Team]:
-    """Teams of one worker each, as many as `params` and the room on the cluster allow.
+    """Teams of one worker each, as many as `params` and the room on the cluster allow; see `LocalTeam` and `RayTeam`.
 
-    Args:
-        params: where the workers run, and how many there are.
-        setup: see `LocalTeam`; its first argument is always 0, because every team has one worker.
-        arguments: given the number of a worker, returns the other arguments of its `setup`.
-        gpus_per_worker: GPUs that one worker occupies besides a CPU.
-        preload: see `LocalTeam`.
+    `arguments` is given the number of a worker, and returns the arguments of its `setup` after the first one, which is
+    0. A worker occupies `gpus_per_worker` GPUs besides a CPU.
 
     Raises:
         ExecutionError: Ray is missing, cannot be reached, or has no room for any worker.

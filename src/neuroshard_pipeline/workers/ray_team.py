@@ -21,11 +21,7 @@ _ANSWER_S = 60.0
 
 @final
 class Cluster:
-    """A Ray cluster and the number of our workers on it.
-
-    Args:
-        params: address of the cluster and number of workers.
-        gpus_per_worker: GPUs that one worker occupies besides a CPU.
+    """A Ray cluster and the number of our workers on it, each of which occupies a CPU and `gpus_per_worker` GPUs.
 
     Raises:
         ExecutionError: no cluster answers at the address, or Ray cannot be started.

@@ -9,12 +9,9 @@ from neuroshard_pipeline.errors import PlanError
 
 @dataclass(frozen=True)
 class RankGroups:
-    """The process groups of this rank.
+    """The process groups of this rank: all ranks, those of its host in order, and its peers.
 
-    Attributes:
-        world: all ranks.
-        host: the ranks of this rank's host, in their order.
-        peers: the ranks, one per host, that have this rank's position on their hosts.
+    Its peers are the ranks, one per host, that have this rank's position on their hosts.
     """
 
     world: dist.ProcessGroup

@@ -46,13 +46,7 @@ class TieredTable:
 class TierRows(NamedTuple):
     """For N ids, the positions of the ids of every tier among them, and their rows in that tier.
 
-    Attributes:
-        hot_at: positions of hot ids.
-        hot: their rows among the hot rows of all tables.
-        host_at: positions of host ids.
-        host: their rows among the host rows of all tables.
-        cold_at: positions of cold ids.
-        cold: their rows in the cold part of their own table.
+    Hot and host rows are numbered over all tables, cold rows in the cold part of their own table.
     """
 
     hot_at: torch.Tensor
@@ -64,13 +58,7 @@ class TierRows(NamedTuple):
 
 
 class TierIndex:
-    """The tiers of T tables. Hot rows of all tables are numbered consecutively, table after table; so are host rows.
-
-    Attributes:
-        tables: the tables.
-        num_hot: number of hot rows of all tables.
-        num_host: number of host rows of all tables.
-    """
+    """The tiers of T tables. Hot rows of all tables are numbered consecutively, table after table; so are host rows."""
 
     def __init__(self, tables: Sequence[TieredTable], device: torch.device) -> None:
         self.tables = tuple(tables)

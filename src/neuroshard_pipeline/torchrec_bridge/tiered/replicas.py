@@ -17,18 +17,13 @@ from torchrec.optim.fused import EmptyFusedOptimizer
 
 
 class Replicas(nn.Module):
-    """Rows that all ranks of a group hold, with equal weights.
+    """Rows that all ranks of a group hold, with equal weights, which are `rows` (R, D) at first.
 
     The gradients of the ranks are added up as soon as they are known, while the rest of the backward pass goes on. At
     the end of the backward pass the optimizer updates the rows, as the fused optimizer of TorchRec updates sharded
-    rows. Gradients are divided by the world size, as TorchRec divides gradients of sharded rows. Because gradients are
-    added up by a collective, all ranks of the group must run the backward pass of the same lookups.
-
-    Args:
-        rows: (R, D) initial weights, the same on all ranks of the group.
-        group: the ranks that hold the rows.
-        world_size: number of ranks whose losses are averaged.
-        optimizer: class and arguments of the optimizer, which sees dense gradients.
+    rows; it sees dense gradients. Gradients are divided by the world size, the number of ranks whose losses are
+    averaged, as TorchRec divides gradients of sharded rows. Because gradients are added up by a collective, all ranks
+    of the group must run the backward pass of the same lookups.
     """
 
     def __init__(

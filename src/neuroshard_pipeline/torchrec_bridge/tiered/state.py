@@ -21,13 +21,10 @@ _BLOCK_BYTES = 2**26
 
 @dataclass(frozen=True)
 class TableParts:
-    """Where the rows of a table are.
+    """Where the rows of a table are: at place `at` of the module of hot and host rows, and in that of the cold rows.
 
-    Attributes:
-        key: name of the table's weights in the state of the unsharded module.
-        tiers: the module of its hot and host rows.
-        at: place of the table in `tiers`.
-        cold_key: name of the weights of the cold rows in the state of the module of cold rows; None without cold rows.
+    The keys name its weights in the state of the unsharded module, and in that of the module of cold rows (None without
+    cold rows).
     """
 
     key: str
