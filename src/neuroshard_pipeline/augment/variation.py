@@ -117,14 +117,16 @@ def varied_pool(
     Returns:
         The dataset `augment.table_pool`: the columns of `base`, and those that the module's docstring explains.
     """
-    held_out = _held_out(base["table"].tolist(), params)
+    order = np.random.default_rng([_HELD_OUT_STREAM, params.seed]).permutation(len(base))
+    held_out = base["table"].to_numpy()[order[: max(1, round(params.held_out_share * len(base)))]]
     frames = [base.assign(origin=base["table"], batch_size=batch_size, data_type="fp32", default_profile=False)]
     origins = tables_from_frame(base)
     for size in (*params.batch_sizes, params.interpolation_batch_size, params.extrapolation_batch_size):
         derived = _derived_tables(origins, batch_size, size, params)
         frames.append(derived.assign(origin=derived["table"].str.rsplit(_DERIVED_MARK, n=1).str[0]))
     for name, tables in public.items():
-        rows = _pool_rows([_public_table(table, name, batch_size, params) for table in tables], batch_size)
+        scaled = [with_profile(scale_rows(table, params.public_row_scale), batch_size) for table in tables]
+        rows = _pool_rows([replace(each, name=public_name(name, each.name)) for each in scaled], batch_size)
         frames.append(rows.assign(origin=name, default_profile=[not table.has_profile for table in tables]))
     pool = pd.concat(frames, ignore_index=True)
     pool["held_out"] = pool["origin"].isin([*held_out, *public])
@@ -146,13 +148,6 @@ def is_derived(names: pd.Series) -> pd.Series:
 def public_name(set_name: str, table: str) -> str:
     """Name that a table of a public set has in the pool."""
     return f"{set_name}/{table}"
-
-
-def _held_out(names: Sequence[str], params: VariationParams) -> set[str]:
-    """A random choice of `names`, at least one: the pool tables that are kept out of training."""
-    rng = np.random.default_rng([_HELD_OUT_STREAM, params.seed])
-    count = max(1, round(params.held_out_share * len(names)))
-    return {names[index] for index in rng.permutation(len(names))[:count]}
 
 
 def _derived_tables(origins: Sequence[Table], own_batch: int, batch_size: int, params: VariationParams) -> pd.DataFrame:
@@ -216,11 +211,6 @@ def _tilted_profile(
     reuse = max(reuse, indices / most_rows)
     weight = fold(np.asarray(origin.reuse) + _SMOOTHING, batch_size)
     return max(1.0, round(indices / reuse)), tuple(tilted_shares(weight, np.array([reuse]))[0].tolist())
-
-
-def _public_table(table: Table, set_name: str, batch_size: int, params: VariationParams) -> Table:
-    scaled = scale_rows(table, params.public_row_scale)
-    return replace(with_profile(scaled, batch_size), name=public_name(set_name, table.name))
 
 
 def _pool_rows(tables: Sequence[Table], batch_size: int) -> pd.DataFrame:

@@ -17,7 +17,6 @@ import numpy as np
 
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.errors import TaskError
-from neuroshard_pipeline.tables.constraints import Constraints
 from neuroshard_pipeline.tables.curve_points import CurvePoints
 from neuroshard_pipeline.tables.kinds import TIER_KINDS, Tier, TierKind
 from neuroshard_pipeline.tables.popularity import PopularityCurve, curve_of, rows_and_ids
@@ -113,7 +112,9 @@ def tiered_task(
             found[key] = _allowed_tiers(task, table, key[1], (curves or {}).get(table.name))
     tables = [tier for key in keys for tier in found[key]]
     names = {key[0]: [tier.name for tier in found[key]] for key in keys}
-    return replace(task, tables=tables, constraints=_inherited(task.constraints, names))
+    entries = [replace(entry, table=name) for entry in task.constraints.tables for name in names[entry.table]]
+    constraints = replace(task.constraints, tables=entries) if entries else task.constraints
+    return replace(task, tables=tables, constraints=constraints)
 
 
 def _allowed_tiers(task: ShardingTask, table: Table, cuts: Cuts, curve: PopularityCurve | None) -> tuple[Table, ...]:
@@ -242,9 +243,3 @@ def _tier_table(table: Table, tier: Tier, part: _Part, batch_size: int, curve: P
         tier=tier,
         popularity=table.popularity and _part_of(curve, tier.row_offset, part.num_rows),
     )
-
-
-def _inherited(constraints: Constraints, names: Mapping[str, Sequence[str]]) -> Constraints:
-    """The constraints; the entry of a table that is cut is repeated for each of its tiers."""
-    tables = [replace(entry, table=name) for entry in constraints.tables for name in names[entry.table]]
-    return replace(constraints, tables=tables) if tables else constraints

@@ -126,18 +126,15 @@ class Pool:
                 return
             index, item = pair
             if self._threads is None:
-                self._threads = self._open()
+                self._idle = {group: list(teams) for group, teams in self._open_teams().items()}
+                self._teams = [(group, team) for group, teams in self._idle.items() for team in teams]
+                self._threads = ThreadPoolExecutor(self._parallel or max(len(self._teams), 1))
             self._require_team(item.group, f"no team was started for group {item.group} of item {index}")
             if not self._idle[item.group]:
                 again.appendleft(pair)
                 return
             team = self._idle[item.group].pop()
             running[self._threads.submit(team.ask, item.job, self._timeout_s)] = team, index, item
-
-    def _open(self) -> ThreadPoolExecutor:
-        self._idle = {group: list(teams) for group, teams in self._open_teams().items()}
-        self._teams = [(group, team) for group, teams in self._idle.items() for team in teams]
-        return ThreadPoolExecutor(self._parallel or max(len(self._teams), 1))
 
     def _require_team(self, wanted: int, problem: str) -> None:
         if not any(group == wanted for group, _ in self._teams):

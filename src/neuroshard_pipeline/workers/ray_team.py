@@ -52,7 +52,9 @@ class Cluster:
         """
         alive = [node for node in ray.nodes() if node["Alive"]]
         hosts = _answering(alive) if ask_hosts else alive
-        number = sum(_room_on(node["Resources"], self._gpus_per_worker) for node in hosts)
+        gpus = self._gpus_per_worker
+        rooms = [(int(of.get("CPU", 0)), int(of.get("GPU", 0))) for of in (node["Resources"] for node in hosts)]
+        number = sum(min(cpus, cards // gpus) if gpus else cpus for cpus, cards in rooms)
         if not number:
             needed = f"a CPU and {self._gpus_per_worker} GPUs for a worker"
             remedy = "start hosts with `ray start --address <head>:6379`"
@@ -138,11 +140,6 @@ class RayTeam:
         if not ray.wait([reference], timeout=timeout_s)[0]:
             raise TeamFailedError(f"the worker did not answer within {timeout_s:g} s")
         return ray.get(reference)
-
-
-def _room_on(resources: dict[str, float], gpus_per_worker: int) -> int:
-    cpus = int(resources.get("CPU", 0))
-    return min(cpus, int(resources.get("GPU", 0)) // gpus_per_worker) if gpus_per_worker else cpus
 
 
 def _answering(nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
