@@ -4,7 +4,7 @@ import copy
 import functools
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, get_args
 
 import click
@@ -43,21 +43,14 @@ _MUST_BE = {
 _DETAIL = re.compile(r", unable to parse .*$|^Value error, ")
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and all errors that caused it, outermost first."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
-
-
 def explain(error: Exception) -> str | None:
     """The message for an error that the user can correct; None for a defect of the program, which needs a traceback."""
-    chain = list(_causes(error))
+    chain: list[BaseException] = [error]  # the error and all errors that caused it, outermost first
+    while cause := chain[-1].__cause__ or chain[-1].__context__:
+        chain.append(cause)
     for kind in (NeuroShardError, ParameterValidationError, DatasetError):
-        for cause in chain:
-            if isinstance(cause, kind):
-                text = str(cause).strip()
-                return parameter_problems(text) if kind is ParameterValidationError else text
+        for text in (str(each).strip() for each in chain if isinstance(each, kind)):
+            return parameter_problems(text) if kind is ParameterValidationError else text
     if unknown := re.search(r"Failed to find the pipeline named '(.+?)'", str(error)):
         hint = did_you_mean(unknown[1], pipelines) or f"; use one of {', '.join(sorted(pipelines))}"
         return f"pipeline {unknown[1]!r} does not exist{hint}"
@@ -139,20 +132,18 @@ def _problem(parameter: str, annotation: Any, field: str, message: str, value: s
 def _choice_hint(message: str, value: str) -> str:
     """`; did you mean 'x'?` with the allowed value that is most similar to a mistyped one; empty if none is similar."""
     listed = _CHOICES.search(message)
-    if not listed:
-        return ""
-    choices = re.findall(r"\w+", listed[1] or listed[2])
+    choices = re.findall(r"\w+", listed[1] or listed[2]) if listed else []
     wrong = [name for name in re.findall(r"'(\w+)'", value) if name not in choices]
     return did_you_mean(wrong[0], choices) if wrong else ""
 
 
 def _field_names(annotation: Any, path: list[str]) -> list[str]:
     """Names of the fields at `path` inside a type; `path` holds field names and list positions and may be empty."""
+    for part in (part for part in path if not part.isdigit()):
+        model = _model_of(annotation)
+        annotation = model.model_fields[part].annotation if model and part in model.model_fields else None
     model = _model_of(annotation)
-    path = [part for part in path if not part.isdigit()]
-    if model is None or not path:
-        return list(model.model_fields) if model else []
-    return _field_names(model.model_fields[path[0]].annotation, path[1:]) if path[0] in model.model_fields else []
+    return list(model.model_fields) if model else []
 
 
 def _model_of(annotation: Any) -> type[BaseModel] | None:
