@@ -227,7 +227,7 @@ def test_the_lineage_of_a_failed_run_says_that_it_failed(finished_run):
         (["--namespaces", "plann"], "Error: namespace 'plann' does not exist; did you mean 'plan'?\n"),
         (
             ["--tags", "qqqq"],
-            "Error: no node of the pipeline meets all options (--tags, --nodes ...); tags are augment",
+            "Error: no node of the pipeline meets all options (--tags, --nodes ...); tags are advise, augment",
         ),
         (["--pipeline", "pln"], "Error: pipeline 'pln' does not exist; did you mean 'plan'?"),
         (
