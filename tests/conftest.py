@@ -17,8 +17,9 @@ import pytest
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
 from kedro.config import OmegaConfigLoader
-from kedro.framework.session import KedroSession
+from kedro.framework.session import KedroSession, session
 from kedro.framework.startup import bootstrap_project
+from kedro.validation.type_extractor import TypeExtractor
 from omegaconf import OmegaConf
 from warm import MODULES
 
@@ -62,6 +63,22 @@ def _soft_merge(config: dict[str, Any], env_config: dict[str, Any], _path: str |
 
 
 OmegaConfigLoader._soft_merge = staticmethod(_soft_merge)
+
+# What depends on nothing but files is found once: parameters that are set twice, types of nodes, the state of git.
+_checked: set[tuple[str, frozenset[Path]]] = set()
+_check_duplicates = OmegaConfigLoader._check_duplicates
+
+
+def _check_once(self: OmegaConfigLoader, key: str, configs: dict[Path, Any]) -> None:
+    if (key, frozenset(configs)) not in _checked:
+        _check_duplicates(self, key, configs)
+        _checked.add((key, frozenset(configs)))
+
+
+OmegaConfigLoader._check_duplicates = _check_once
+_types_of_pipeline = functools.cache(functools.partial(TypeExtractor._extract_types_from_pipeline, TypeExtractor({})))
+TypeExtractor._extract_types_from_pipeline = lambda _, pipeline: _types_of_pipeline(pipeline)
+session._describe_git = functools.cache(session._describe_git)
 
 # Kedro tries to import ibis, which is not installed, for each of a thousand parameters of a run.
 sys.modules.setdefault("ibis", None)

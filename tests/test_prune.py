@@ -6,9 +6,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
-from conftest import ROOT
+from conftest import ROOT, bootstrap
 from kedro.framework.session import KedroSession
-from kedro.framework.startup import bootstrap_project
 
 from neuroshard_pipeline.cli import cli
 from neuroshard_pipeline.measurement.identity import Identity, name_of
@@ -35,7 +34,7 @@ def store(folder: Path, campaign: str, identity: Identity | None) -> None:
 def stored(tmp_path, monkeypatch) -> tuple[Path, list[Path]]:
     """A data folder with used and unused records in every folder of records, and the folders of the used ones."""
     monkeypatch.chdir(ROOT)
-    bootstrap_project(ROOT)
+    bootstrap()
     with KedroSession.create(project_path=ROOT, env="test", runtime_params={"data_root": str(tmp_path)}) as session:
         catalog = session.load_context().catalog
         campaigns = _campaigns(catalog.load)

@@ -20,7 +20,7 @@ DEVICE, NETWORK = modelled_device("h100"), network_preset("h100-ib400")
 
 @pytest.fixture(scope="module")
 def model() -> StepCostModel:
-    return modelled_step_model(DEVICE, NETWORK, (4, 16), 160, {"device": "cuda"})
+    return modelled_step_model(DEVICE, NETWORK, (4, 16), 96, {"device": "cuda"})
 
 
 def test_prices_describe_plans_that_they_were_not_fitted_to(model):
@@ -71,7 +71,7 @@ def test_shipped_step_cost_models_agree_with_the_present_lab(name):
     models = load_cost_models(name)
     hardware = models.compute.provenance["hardware"]
     network = NetworkParams(**{key: hardware["topology"][key] for key in NetworkParams.model_fields})
-    samples = step_samples(ModelledDevice(**hardware["modelled_device"]), network, 8, 30, np.random.default_rng(7))
+    samples = step_samples(ModelledDevice(**hardware["modelled_device"]), network, 8, 12, np.random.default_rng(7))
     for part in PARTS:
         paid = samples.cost_ms[part] > 0
         predicted = samples.work[paid] @ models.step.prices_of(part, 8)

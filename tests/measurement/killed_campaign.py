@@ -1,6 +1,6 @@
 """Runs a small real campaign that is killed at random moments: `killed_campaign.py FOLDER KILLS [announce]`.
 
-This process imports FBGEMM once, and every attempt is a fork of it, so that twenty attempts take seconds. An attempt
+This process imports FBGEMM once, and every attempt is a fork of it, so that all attempts take seconds. An attempt
 has its own process group, which is killed as a whole. With `announce`, the campaign runs in this process, which prints
 the ids of its child processes after the first chunk and waits to be killed.
 """

@@ -28,7 +28,7 @@ from neuroshard_pipeline.tables.samples import REDUCTIONS, CommSample, ComputeSa
 from neuroshard_pipeline.tables.table import Table, whole
 
 SEED = 5
-KILLS = 20
+KILLS = 6
 
 
 def test_every_sample_has_compute_costs_and_the_noise_floor_is_known(compute_params, compute_samples):
@@ -257,7 +257,7 @@ def visits_in(records):
     )
 
 
-def test_twenty_kills_lose_nothing(killed_campaigns):
+def test_kills_lose_nothing(killed_campaigns):
     folder, said = killed_campaigns
     assert f"killed {KILLS} times" in said
     records = {

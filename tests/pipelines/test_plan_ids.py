@@ -5,9 +5,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT
+from conftest import ROOT, bootstrap
 from kedro.framework.session import KedroSession
-from kedro.framework.startup import bootstrap_project
 from row_popularity import row_popularity
 from sequence_draws import SequenceIds, sequence_tables
 
@@ -26,7 +25,7 @@ def write_tables(path, names, rows):
 
 
 def run_plan(folder, **task):
-    bootstrap_project(ROOT)
+    bootstrap()
     task = {"world_size": 16, "local_world_size": 8, "batch_size": BATCH, "memory_gib": 0.04, "tiers": True} | task
     params = {"data_root": str(folder / "data"), "plan": {"task": task | {"num_batches": 2}}}
     with KedroSession.create(project_path=ROOT, env="h100", runtime_params=params) as session:

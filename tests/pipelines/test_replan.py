@@ -6,9 +6,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT
+from conftest import ROOT, bootstrap
 from kedro.framework.session import KedroSession
-from kedro.framework.startup import bootstrap_project
 from row_popularity import row_popularity
 from sequence_draws import SequenceIds, sequence_tables
 
@@ -37,7 +36,7 @@ def write_tables(path, tables):
 
 
 def run_replan(folder, replan, **task):
-    bootstrap_project(ROOT)
+    bootstrap()
     task = {"world_size": 16, "batch_size": BATCH, "memory_gib": 0.02, "local_world_size": 8} | task
     params = {"data_root": str(folder / "data"), "plan": {"task": task}, "replan": replan}
     with KedroSession.create(project_path=ROOT, env="h100", runtime_params=params) as session:

@@ -261,7 +261,6 @@ SCENARIOS = {
     "all measured": lambda inputs: inputs,
     "reductions": whole_steps,
     "reductions, nothing measured": lambda inputs: unmeasured(whole_steps(inputs)),
-    "nothing measured": unmeasured,
     "a sharder failed two tasks": lambda inputs: without_plans(
         inputs, {("task-8x-000", "random"), ("task-8x-001", "random")}
     ),

@@ -44,9 +44,21 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.words).split())
 
 
+def page_of(inputs, figures):
+    """The report of a run whose figures are drawn already, because drawing takes most of a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report_page, "draw_figures", lambda _: figures)
+        return render_report(inputs)
+
+
 @pytest.fixture(scope="module")
-def page_text(built_inputs):
-    return render_report(built_inputs)
+def drawn(built_inputs):
+    return draw_figures(built_inputs)
+
+
+@pytest.fixture(scope="module")
+def page_text(built_inputs, drawn):
+    return page_of(built_inputs, drawn)
 
 
 @pytest.fixture(scope="module")
@@ -115,18 +127,11 @@ class Rendered:
 
 
 @pytest.fixture(scope="module", params=SCENARIOS)
-def rendered(request, built_inputs):
-    """The figures and the page of every run, one after the other. Drawing takes a second, so it is done once."""
-    drawn = {}
-
-    def drawn_once(inputs):
-        drawn.update(draw_figures(inputs))
-        return drawn
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report_page, "draw_figures", drawn_once)
-        text = render_report(SCENARIOS[request.param](copied(built_inputs)))
-    return Rendered(request.param, drawn, Page(text))
+def rendered(request, built_inputs, drawn):
+    """The figures and the page of every run, one after the other."""
+    inputs = SCENARIOS[request.param](copied(built_inputs))
+    figures = drawn if request.param == "all measured" else draw_figures(inputs)
+    return Rendered(request.param, figures, Page(page_of(inputs, figures)))
 
 
 def test_no_page_shows_a_missing_value(rendered):
@@ -159,18 +164,17 @@ def test_names_cannot_break_out_of_the_page(inputs):
     assert sum(kind is None for kind, _ in Page(text).scripts) == 2
 
 
-def test_words_between_backticks_are_code_and_the_rest_is_escaped(built_inputs, monkeypatch):
+def test_words_between_backticks_are_code_and_the_rest_is_escaped(built_inputs, drawn, monkeypatch):
     monkeypatch.setattr(report_page.sharder_summary, "cost_note", lambda _: "a < b, only `truth` & `drift` differ.")
-    text = render_report(built_inputs)
+    text = page_of(built_inputs, drawn)
     assert "a &lt; b, only <code>truth</code> &amp; <code>drift</code> differ." in text
 
 
-def test_the_page_of_a_busy_machine_says_so_first(built_inputs):
+def test_the_page_of_a_busy_machine_says_so_first(built_inputs, drawn):
     quiet = {**built_inputs.hardware, "other_programs": {"compute": 0.01, "comm": None}}
     busy = {**built_inputs.hardware, "other_programs": {"compute": 0.66, "comm": 0.74}}
-    texts = [
-        Page(render_report(dataclasses.replace(built_inputs, hardware=hardware))).text for hardware in (quiet, busy)
-    ]
+    runs = [dataclasses.replace(built_inputs, hardware=hardware) for hardware in (quiet, busy)]
+    texts = [Page(page_of(run, drawn)).text for run in runs]
     told = (
         "other programs used 66% of its cores while lookups were measured and 74% of its cores while collectives were"
     )

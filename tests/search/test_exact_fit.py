@@ -11,7 +11,7 @@ from search.constrained_tasks import constrained_tasks, fits_somehow
 from search.settings import WEIGHTS_AND_OPTIMIZER
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(constrained_tasks())
 def test_an_arrangement_is_found_if_and_only_if_one_exists(case):
     fit = fit_exactly(*case)

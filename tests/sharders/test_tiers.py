@@ -121,8 +121,7 @@ def grid_of_rows(table: Table, points: int) -> list[int]:
     return [0, *np.geomspace(100, table.num_embeddings // 2, points).astype(int).tolist()]
 
 
-@pytest.mark.parametrize("popularity", ["published", "steep"])
-@pytest.mark.parametrize("models", ["h100", "slow reductions"])
+@pytest.mark.parametrize(("popularity", "models"), [("published", "h100"), ("steep", "slow reductions")])
 def test_no_cuts_of_two_tables_on_one_host_cost_much_less(popularity, models):
     task = sequence_task(popularity, 2, 8)
     priced = H100 if models == "h100" else step_models(1)
@@ -136,8 +135,7 @@ def test_no_cuts_of_two_tables_on_one_host_cost_much_less(popularity, models):
     assert plan.predicted_cost_ms <= 1.03 * best_ms
 
 
-@pytest.mark.parametrize("popularity", ["published", "steep"])
-@pytest.mark.parametrize("index_dedup", [False, True])
+@pytest.mark.parametrize(("popularity", "index_dedup"), [("published", True), ("steep", False)])
 def test_no_cuts_of_a_table_on_two_hosts_cost_much_less(popularity, index_dedup):
     task = sequence_task(popularity, 1, 16, index_dedup=index_dedup)
     plan = plan_of(task)

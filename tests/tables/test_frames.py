@@ -6,7 +6,7 @@ import io
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neuroshard_pipeline.augment.comm_draws import CommSampleParams, comm_samples
@@ -82,6 +82,7 @@ def tasks(draw):
     )  # fmt: skip
 
 
+@settings(max_examples=15)
 @given(st.lists(tasks(), max_size=3, unique_by=lambda task: task.task_id))
 def test_tasks_are_restored_with_default_profiles(given_tasks):
     frame = tasks_to_frame(given_tasks)

@@ -142,7 +142,7 @@ def test_thousands_of_rows(tmp_path):
     assert tables[-1] == Table("t4999", 1000, 16, 2.5, 10.0, ONES)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     column=st.integers(0, 3),
     value=st.one_of(st.text(max_size=12), st.integers().map(str), st.floats().map(str), st.sampled_from("01-+.,;\"'")),
@@ -161,7 +161,7 @@ def test_any_cell_is_read_or_refused(tmp_path, column, value):
         assert tables[-1].name == "last"
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

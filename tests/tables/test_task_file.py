@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neuroshard_pipeline.errors import TableFileError
@@ -22,6 +22,7 @@ def test_rows_become_tasks_in_the_order_of_the_file(tmp_path):
     assert (second.task_id, second.batch_size, second.memory_bytes, second.optimizer) == ("a", 32, 2000, "sgd")
 
 
+@settings(max_examples=12)
 @given(
     st.lists(
         st.tuples(

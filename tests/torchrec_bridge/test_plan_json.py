@@ -29,7 +29,7 @@ def small_plan(world_size: int = 4) -> Plan:
     return Plan(task, shards, (1, 0, 3 % world_size, 1), "neuroshard")
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(plan=plans(module_names), data=st.data())
 def test_random_plans_survive_the_round_trip(plan, data):
     document = plan_to_json(plan, None, data.draw(st.sampled_from(["cuda", "cpu"])))

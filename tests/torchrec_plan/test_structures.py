@@ -49,7 +49,7 @@ def collection_of(tables: list[Table]) -> torch.nn.Module:
     return EmbeddingBagCollection(tables=configs, device=torch.device("meta"), is_weighted=tables[0].is_weighted)
 
 
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(plan=plans(module_names))
 def test_random_plans_survive_torchrecs_structures(plan):
     tables = {table.name: table for table in plan.task.tables}
