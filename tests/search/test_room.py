@@ -105,10 +105,10 @@ def test_thousands_of_tables_on_few_ranks_need_no_quadratic_memory(tmp_path):
 import resource, psutil
 from search.test_room import task, small_models, shard
 shard(task(4), small_models(), "lookup_greedy")
-limit = psutil.Process().memory_info().vms + 2**27
+limit = psutil.Process().memory_info().vms + 2**29
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-print(shard(task(8, num_tables=5_000, memory_bytes=2**44), small_models(), "lookup_greedy"))
+print(shard(task(8, num_tables=10_000, memory_bytes=2**44), small_models(), "lookup_greedy"))
 """
     (tmp_path / "program.py").write_text(code)
     done = warm.run(tmp_path / "program.py")
-    assert "5000 tables in 5000 shards on 8 ranks" in done.stdout, done.stderr[-500:]
+    assert "10000 tables in 10000 shards on 8 ranks" in done.stdout, done.stderr[-500:]
