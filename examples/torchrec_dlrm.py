@@ -10,7 +10,7 @@ it uses gloo. On 2 cores it takes less than 10 seconds: it explains the plan, an
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.distributed as dist
@@ -25,8 +25,7 @@ from torchrec.optim.optimizers import in_backward_optimizer_filter
 import neuroshard_pipeline as ns
 from neuroshard_pipeline.torchrec_bridge import NeuroShardPlanner
 
-BATCH_PER_RANK, STEPS, LEARNING_RATE = 256, 50, 0.05
-DENSE_FEATURES = 13
+BATCH_PER_RANK, STEPS, LEARNING_RATE, DENSE_FEATURES = 256, 50, 0.05, 13
 ROWS = [100_000, 50_000, 20_000, 5_000, 5_000, 1_000, 500, 100]  # one table and one feature each
 IDS_PER_SAMPLE = [20, 1, 5, 40, 1, 10, 1, 3]
 FEATURES = [f"feature_{index}" for index in range(len(ROWS))]
@@ -59,8 +58,9 @@ def batches(seed: int, device: torch.device) -> Iterator[tuple[torch.Tensor, Key
         yield dense.to(device), features.to(device), labels.to(device)
 
 
-def train(rank: int, device: torch.device) -> None:
+def train(device: torch.device) -> None:
     """Plan on rank 0, shard the model by the plan, and train it."""
+    rank = dist.get_rank()
     model, data = build_model(), batches(rank, device)
     planner = NeuroShardPlanner(
         models=ns.load_cost_models(sys.argv[1] if len(sys.argv) > 1 else "data/06_models"),
@@ -84,16 +84,16 @@ def train(rank: int, device: torch.device) -> None:
             print(f"step {step + 1}: loss {loss.item():.4f}")
 
 
-def main() -> None:
-    """Join the process group, train, and end the group's threads, which must not run while the interpreter exits."""
+def on_all_ranks(run: Callable[[torch.device], None]) -> None:
+    """Join the process group, run, and end the group's threads, which must not run while the interpreter exits."""
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
     if torch.cuda.is_available():
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    train(int(os.environ["RANK"]), device)
+    run(device)
     gc.collect()  # frees the model, whose reference cycles keep the group and its threads alive
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main()
+    on_all_ranks(train)

@@ -42,8 +42,11 @@ NO_GROUP = "must be a group of parameters; conf/base/parameters_*.yml lists thos
 _TEXT_DATASETS = tuple(f"{name}.table" for name in ("advise", "replan", "train_check", "truth", "benchmark"))
 _TEXT_DATASETS += ("plan.explanation",)
 #: Datasets whose path is printed at the end of a run that has made them, each with the title that is printed.
-_FILE_DATASETS = dict.fromkeys(("search.report", "benchmark.report", "advise.report"), "Report")
-_FILE_DATASETS["plan.torchrec_plan"] = "TorchRec plan"
+_FILE_DATASETS = {
+    **dict.fromkeys(("search.report", "benchmark.report", "advise.report"), "Report"),
+    **dict.fromkeys(("plan.page", "replan.page"), "Page"),
+    "plan.torchrec_plan": "TorchRec plan",
+}
 
 
 class UnknownParameterError(NeuroShardError):

@@ -27,7 +27,7 @@ def write_tables(path, names, rows):
 def run_plan(folder, **task):
     bootstrap()
     task = {"world_size": 16, "local_world_size": 8, "batch_size": BATCH, "memory_gib": 0.04, "tiers": True} | task
-    params = {"data_root": str(folder / "data"), "plan": {"task": task | {"num_batches": 2}}}
+    params = {"data_root": str(folder / "data"), "plan": {"task": task | {"num_batches": 2, "rivals": ["dim_greedy"]}}}
     with KedroSession.create(project_path=ROOT, env="h100", runtime_params=params) as session:
         session.run(pipeline_names=["plan"])
     return [sorted((folder / "data").rglob(name))[-1] for name in ("plan.parquet", "plan_explanation.txt")]

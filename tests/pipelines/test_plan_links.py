@@ -44,6 +44,8 @@ def test_ranks_are_ordered_so_that_collectives_are_cheaper_on_a_users_links(fini
     before, after = collectives_ms(found, links, 64), collectives_ms(ordered, links, 64)
     assert after < before
     words = newest(finished_run, "08_reporting/plan_explanation.txt").read_text()
+    assert "other sharders on this task, predicted: dim_greedy" in words
+    assert "other sharders on this task" in newest(finished_run, "08_reporting/plan.html").read_text()
     assert f"so that both collectives take {after:.4g} instead of {before:.4g} ms" in words
 
 

@@ -5,8 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
+from neuroshard_pipeline.search.explain import numbers_text, table_rows
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.price import priced
+from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.table import Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.tables.tiers import Cuts, tiered_task
@@ -23,9 +25,9 @@ def plan():
 
 def test_every_part_of_every_rank_is_shown(plan):
     """The parts of each line add up to the cost of the rank."""
-    lines = [line for line in plan.explain().splitlines() if line.startswith("rank ")]
-    assert len(lines) == 4
-    for rank, line in enumerate(lines):
+    lines = [line for line in plan.explain().splitlines() if line.startswith("rank")]
+    assert [line.split(":")[0] for line in lines] == ["ranks 0-1", "rank 2", "rank 3"]
+    for rank, line in zip((0, 2, 3), lines, strict=True):
         parts, total = line.split("; ")[1].split(" ms")[0].split(" = ")
         names = [part.rpartition(" ")[0] for part in parts.split(" + ")]
         values = [float(part.rpartition(" ")[2]) for part in parts.split(" + ")]
@@ -37,12 +39,12 @@ def test_every_part_of_every_rank_is_shown(plan):
 
 def test_shards_show_type_and_rows_and_replicas_are_listed_once(plan):
     text = plan.explain()
-    assert "rows[rows 25:50 of 100, row_wise]" in text
-    assert "host[rows 50:100 of 100, table_row_wise]" in text
-    assert "grid[columns 0:12, rows 0:50 of 100, grid_shard]" in text
-    assert text.count("copied") == 2  # the line about replicas, and the one about assumed reuse profiles
+    assert "rows[row_wise]" in text
+    assert "host[table_row_wise]" in text
+    assert "grid[columns 0:12, grid_shard]" in text
+    assert text.count("copied") == 3  # among tables by cost, replicas, and assumed reuse profiles
     assert "on every rank (data_parallel): copied\n" in text
-    assert "(0 column splits, 1 row_wise, 1 table_row_wise, 1 grid_shard, 1 data_parallel)" in text
+    assert "sharding types: 1 column_wise, 1 row_wise, 1 table_row_wise, 1 grid_shard, 1 data_parallel\n" in text
     assert "(empty)" not in text
 
 
@@ -82,6 +84,37 @@ def test_only_the_most_expensive_of_many_ranks_are_described():
         ranks=(*range(40), *plan.ranks[1:]),
     )
     assert "24 other ranks: 2 to 3 shards" in replicated.explain()  # the replica on every rank is not counted
+
+
+def test_equal_ranks_are_described_once_and_ten_lines_come_first():
+    tables = [Table(f"t{number}", 100, 8, 2.0) for number in range(3)]
+    shards = [(shard, rank) for table in tables for rank, shard in enumerate(row_shards(table, "row_wise", 8))]
+    task = ShardingTask(tables, 8, 16, 2**60)
+    plan = priced(Plan(task, *map(tuple, zip(*shards, strict=True)), "by hand"), stepping_models())
+    rival = dataclasses.replace(plan, sharder="rival")
+    summary, by_cost, ranks, _ = plan.explain([rival]).split("\n\n")
+    assert len(summary.splitlines()) <= 10
+    assert f"other sharders on this task, predicted: rival {plan.predicted_cost_ms:.3f} ms (+0%)" in summary
+    assert "slowest rank: rank 0 with compute" in summary
+    assert "limited by: " in summary
+    assert len(by_cost.splitlines()) == 4
+    assert [line for line in ranks.splitlines() if line.startswith("rank")] == [ranks.splitlines()[0]]
+    assert ranks.startswith("ranks 0-7: 3 shards")
+
+
+def test_tables_are_in_the_order_of_their_lookups(plan):
+    rows = table_rows(plan)
+    costs = [float(ms) for _, _, _, ms, *_ in rows]
+    assert costs == sorted(costs, reverse=True)
+    of_table = {name: 0.0 for name, *_ in rows}
+    for shard, ms in zip(plan.shards, plan.lookup_ms, strict=True):
+        of_table[shard.table.name] += ms
+    assert costs == pytest.approx([of_table[name] for name, *_ in rows], abs=6e-4)
+
+
+@pytest.mark.parametrize(("numbers", "text"), [([3], "3"), ([0, 1, 2, 5, 7, 8], "0-2, 5, 7-8")])
+def test_neighbours_are_a_range(numbers, text):
+    assert numbers_text(numbers) == text
 
 
 def test_columns_alone_are_written_as_in_python():

@@ -68,10 +68,11 @@ def test_explanation_names_the_slowest_rank_and_its_largest_part():
     plan = Plan(TASK, (Shard(A, 0, 4), Shard(A, 4, 12), whole(B)), (2, 0, 0), "by hand", cost)
     text = plan.explain()
     assert "predicted 3.750 ms" in text
-    assert "slowest rank: rank 0 with 3.750 ms; its largest part is compute (3.000 ms, 80%)" in text
+    assert "rank 0 with compute 3.000 + backward communication 0.250 + forward communication 0.500 = 3.750 ms\n" in text
+    assert "limited by: compute of rank 0 (80% of its step)" in text
     assert "a[4:16], b" in text
     assert "(empty)" in text
-    assert "6.25 KiB of 1.00 MiB" in text
+    assert "6.25 KiB, 1% of 1.00 MiB; compute" in text
     assert "assumed for 2 of 2 tables: a, b" in text
 
 

@@ -11,6 +11,7 @@ from neuroshard_pipeline.cost_models.models import load_cost_models
 from neuroshard_pipeline.errors import DoesNotFitError, TaskError, did_you_mean
 from neuroshard_pipeline.evaluation.peak_memory import PeakMemory, peak_memory
 from neuroshard_pipeline.host import usable_cores
+from neuroshard_pipeline.search.explain import part_costs
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.sharders.registry import shard
 from neuroshard_pipeline.tables.table import Table
@@ -24,16 +25,6 @@ GPU_GIB = {"a100": 79.0, "h100": 79.0, "h200": 139.0}
 
 _GIB = 2**30
 _TIMEOUT_S = 3600.0  # of one plan
-_PARTS = {
-    "forward_compute_ms": "lookups, forward",
-    "backward_compute_ms": "lookups, backward",
-    "forward_comm_ms": "all-to-all, forward",
-    "backward_comm_ms": "all-to-all, backward",
-    "input_dist_ms": "exchange of ids",
-    "reduction_ms": "reductions",
-    "module_ms": "copies",
-}
-
 #: Name of the shipped cost models of a GPU, and the task for its cluster.
 Job = tuple[str, ShardingTask]
 
@@ -73,7 +64,7 @@ class Candidate:
             return ""
         cost = self.plan.predicted
         rank = int(np.argmax(cost.rank_ms))
-        parts = {text: getattr(cost, name)[rank] for name, text in _PARTS.items() if getattr(cost, name)}
+        parts = {name: ms[rank] for name, ms in part_costs(cost).items()}
         text = max(parts, key=lambda name: parts[name])
         return f"{text} ({parts[text] / cost.rank_ms[rank]:.0%})"
 

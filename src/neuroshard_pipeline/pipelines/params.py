@@ -53,7 +53,7 @@ class TorchRecExportParams(Parameters):
 
 
 class PlanParams(Parameters):
-    """The task of `plan`, `replan` and `advise`. Only `plan` uses `links` and `sharder`; `replan` has no `seed`.
+    """The task of `plan`, `replan` and `advise`. Only `plan` uses `links`, `sharder` and `rivals`; `replan` has no `seed`.
 
     Attributes:
         tables: path of a CSV, Parquet or JSON file of embedding tables.
@@ -78,6 +78,7 @@ class PlanParams(Parameters):
             links are equal.
         sharder: one of `sharders.registry.SHARDERS`.
         seed: seed of sharders that draw random numbers.
+        rivals: sharders whose predicted costs are stated beside that of the plan.
     """
 
     tables: str
@@ -99,3 +100,4 @@ class PlanParams(Parameters):
     links: str | None
     sharder: SharderName
     seed: int = Field(ge=0)
+    rivals: SharderNames

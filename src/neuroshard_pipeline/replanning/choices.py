@@ -1,9 +1,9 @@
 """The choices of a change of plan: keep, move at most some bytes per rank, and free; each with its step and its move.
 
 The search starts from the present plan (`kept`) and makes the changes that gain most per moved byte (`descent`), with
-the sharding types of the present plan, with those of a plan from nothing, and with types in between. The free choice is
-the cheapest of all that were found and of the plan from nothing. Whatever is found, tables go back to their present
-places where that costs nothing (`search`).
+the sharding types of the present plan and with those of a plan from nothing. The free choice is the cheapest of all
+that were found and of the plan from nothing. Whatever is found, tables go back to their present places where that costs
+nothing (`search`).
 """
 
 from __future__ import annotations

@@ -28,8 +28,6 @@ from neuroshard_pipeline.sharders.registry import solve_all
 from neuroshard_pipeline.tables.table import Shard
 from neuroshard_pipeline.tables.task import ShardingTask
 
-#: Number of sets of sharding types between the present ones and those from nothing.
-_NUM_MIXES = 3
 #: Most prices for tables that go back to their present places; most tables on the busiest port that are tried for this.
 _MOST_RETURNS, _NUM_RETREATS = 64, 8
 #: With more tables, a price takes so long that fewer returns are tried, in proportion, and no retreats.
@@ -143,23 +141,11 @@ class NearSearch:
         return None
 
     def _spreads(self) -> Iterator[Spread]:
-        """The spread tables of the kept and of the fresh placement, and some in between, the smallest tables first."""
+        """The spread tables of the kept placement, and tables with the types of the fresh one."""
         assert self.kept is not None, "the caller has checked it"
         old = kept_spread(self._present, self.problem, self.kept)
         yield old
-        if self.fresh.task is not None:
-            return
-        new = spread_of(self.fresh)
-        if new.types == old.types:
-            return
-        differing = [n for n in {**old.types, **new.types} if old.types.get(n) != new.types.get(n)]
-        sizes = {table.name: table.weight_bytes for table in self.problem.task.tables}
-        differing.sort(key=lambda name: sizes[name])
-        for count in {len(differing) * part // _NUM_MIXES: None for part in range(1, _NUM_MIXES + 1)}:
-            types = {**old.types}
-            for name in differing[:count]:
-                types.pop(name, None)
-                types |= {name: new.types[name]} if name in new.types else {}
+        if self.fresh.task is None and (types := spread_of(self.fresh).types) != old.types:
             with suppress(DoesNotFitError):
                 yield placed_spread(types, self._present, self.problem)
 

@@ -6,7 +6,7 @@ from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.replanning import Choice, Judgement, Replan
 from neuroshard_pipeline.report.formats import MISSING, amount, fixed, percent
 from neuroshard_pipeline.report.terminal import aligned_table
-from neuroshard_pipeline.search.explain import part_costs
+from neuroshard_pipeline.search.explain import sum_text
 
 _GIB = 2**30
 
@@ -42,9 +42,8 @@ def judgement_text(judgement: Judgement) -> str:
     cost = judgement.predicted
     if cost is not None:
         slowest = max(range(len(cost.rank_ms)), key=lambda rank: cost.rank_ms[rank])
-        parts = " + ".join(f"{name} {ms[slowest]:.3f}" for name, ms in part_costs(cost).items())
         fits = "fits" if judgement.fits else "does not fit"
-        lines = [f"the present plan {fits}; predicted step {cost.embedding_cost_ms:.3f} ms, on rank {slowest}: {parts}"]
+        lines = [f"the present plan {fits}; predicted step on rank {slowest}: {sum_text(cost, slowest)}"]
     return "\n".join([*lines, *(f"  - {problem}" for problem in judgement.problems)])
 
 

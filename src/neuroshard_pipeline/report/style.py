@@ -12,6 +12,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from neuroshard_pipeline.evaluation.comparison import OURS
+from neuroshard_pipeline.search.explain import PART_NAMES as PART_NAMES
 
 INK = "#1f2933"
 MUTED = "#66737f"
@@ -44,13 +45,11 @@ PART_COLOURS = {
     "input_dist": "#5f9068",
     "module": "#a99bc0",
 }
-PART_NAMES = {
-    "compute": "compute",
-    "backward_comm": "backward communication",
-    "forward_comm": "forward communication",
-    "reduction": "reductions",
-    "input_dist": "input dist",
-    "module": "TorchRec's module",
+#: What ranks send (`search.volumes.KINDS`).
+KIND_COLOURS = {
+    "ids": PART_COLOURS["input_dist"],
+    "outputs": PART_COLOURS["forward_comm"],
+    "reductions": PART_COLOURS["reduction"],
 }
 
 #: A thin dotted line that marks a reference value.

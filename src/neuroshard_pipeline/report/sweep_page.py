@@ -3,11 +3,10 @@
 from collections import Counter
 from collections.abc import Sequence
 
-import jinja2
 import numpy as np
 
 from neuroshard_pipeline.evaluation.sweep import Candidate
-from neuroshard_pipeline.report.page import asset
+from neuroshard_pipeline.report.plan_page import render_plans
 
 COLUMNS = (
     "GPU", "ranks", "step ms", "slowest part", "samples/s", "GiB left", "peak GiB", "reserved", "reservation",
@@ -30,16 +29,12 @@ def sweep_text(candidates: Sequence[Candidate]) -> str:
 
 
 def sweep_html(candidates: Sequence[Candidate], title: str, notes: Sequence[str]) -> str:
-    """A self-contained page with the table, the problems, and the plans in words."""
-    environment = jinja2.Environment(loader=jinja2.FunctionLoader(asset), autoescape=True, trim_blocks=True)
-    return environment.get_template("sweep.html").render(
-        css=asset("report.css"),
-        title=title,
-        notes=notes,
-        columns=COLUMNS,
-        rows=sweep_rows(candidates),
-        candidates=[(each.gpu, each.ranks, each.problem or (each.plan and each.plan.explain())) for each in candidates],
-    )
+    """A self-contained page with the table, the problems, and the plans as pictures and in words."""
+    names = {f"{each.gpu}, {each.ranks} ranks": each for each in candidates}
+    plans = {f"{name}.": {each.plan.sharder: each.plan} for name, each in names.items() if each.plan is not None}
+    folded = [(name, each.problem or (each.plan and each.plan.explain())) for name, each in names.items()]
+    first = {"notes": notes, "grid": [COLUMNS, *sweep_rows(candidates)], "kind": "words"}
+    return render_plans(title, plans, [first, {"title": "In words", "folded": folded}])
 
 
 def _row(candidate: Candidate) -> tuple[str, ...]:

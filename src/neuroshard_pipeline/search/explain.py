@@ -1,21 +1,17 @@
-"""Describes a plan in words."""
+"""Describes a plan in words: ten lines first, then the tables by cost, then the ranks in groups of equal ones."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from neuroshard_pipeline.search.assumptions import assumption_lines
+from neuroshard_pipeline.search.notes import bytes_text, note_lines
 from neuroshard_pipeline.search.plan_data import PlanCost, PlanData, RejectedChange
-from neuroshard_pipeline.tables.table import SHARDING_TYPES, Shard, Table
-from neuroshard_pipeline.tables.task import ShardingTask
-from neuroshard_pipeline.tables.tiers import tiers_of
+from neuroshard_pipeline.tables.table import SHARDING_TYPES, Shard
 
-#: Number of shards that are named per rank; all further shards are only counted.
+#: Number of shards that are named per rank, and of tables that are named; all further ones are only counted.
 _SHARDS_SHOWN = 12
-#: Where the rows of each kind of tier are.
-_TIER_PLACES = {"hot": "on every rank", "host": "on every host", "cold": "on one rank each"}
-
-#: Largest number of ranks that are described one by one; `_ranks_shown` chooses them.
-_RANKS_SHOWN = 16
+#: Largest number of groups of equal ranks that are described one by one, those with the most expensive ranks.
+_GROUPS_SHOWN = 16
 
 #: A smaller difference between predicted costs is shown as no difference.
 LEAST_SHOWN_MS = 0.0005
@@ -23,59 +19,128 @@ LEAST_SHOWN_MS = 0.0005
 #: An interval whose upper end is more than this multiple of the cost is not shown in numbers.
 _WIDEST_INTERVAL = 10.0
 
-#: Parts of a rank's cost: the fields of `PlanCost`, in the order in which they are shown, and their names.
-_PARTS = {
-    "compute_ms": "compute",
-    "backward_comm_ms": "backward communication",
-    "forward_comm_ms": "forward communication",
-    "reduction_ms": "reductions",
-    "input_dist_ms": "input dist",
-    "module_ms": "TorchRec's module",
+#: Parts of a rank's cost, in the order in which they are shown, and their names.
+PART_NAMES = {
+    "compute": "compute",
+    "backward_comm": "backward communication",
+    "forward_comm": "forward communication",
+    "reduction": "reductions",
+    "input_dist": "input dist",
+    "module": "TorchRec's module",
 }
 
 
-def explain_plan(plan: PlanData) -> str:
-    """Text with the shards, memory and cost of the ranks, the slowest rank, rejected changes and assumptions."""
-    lines = [_headline(plan), "", *_tier_lines(plan), *_replica_lines(plan)]
-    used, limits = plan.memory_bytes, plan.memory.limits(plan.task)
-    shown = _ranks_shown(plan)
-    for rank in shown:
-        share = f"{used[rank] / max(limits[rank], 1):.0%}"
-        memory = f"{_bytes_text(used[rank])} of {_bytes_text(limits[rank])} ({share})"
-        own = _own_shards(plan, rank)
-        lines += [f"rank {rank}: {len(own)} shards, {_rank_text(plan, rank, memory)}", f"    {_shards_text(plan, own)}"]
-    lines += [*_other_ranks_lines(plan, shown), ""]
-    if plan.predicted is not None:
-        lines += _cost_lines(plan, plan.predicted)
-    fullest = max(range(plan.task.world_size), key=lambda rank: used[rank] / max(limits[rank], 1))
-    lines.append(f"memory: rank {fullest} is the fullest, with {_bytes_text(limits[fullest] - used[fullest])} free")
-    lines += [*_host_memory_lines(plan), *_link_lines(plan.task)]
-    lines.append(f"columns per rank: largest / mean = {_max_over_mean(plan.dim_sums):.3f}")
+def explain_plan(plan: PlanData, rivals: Sequence[PlanData] = ()) -> str:
+    """Text with a summary, the tables by cost, the ranks, rejected changes and assumptions.
+
+    Args:
+        plan: the plan.
+        rivals: plans of other sharders for the same task, with which the summary compares its cost.
+    """
+    lines = [*summary_lines(plan, rivals), "", *_table_lines(plan), "", *_rank_lines(plan), "", *note_lines(plan)]
     if plan.predicted is not None:
         lines += [_change_line(change, plan.predicted) for change in plan.rejected]
     return "\n".join([*lines, *assumption_lines(plan)])
 
 
-def _ranks_shown(plan: PlanData) -> list[int]:
-    """All ranks, or the most expensive ones of many; without predicted costs, those that use most memory."""
-    ranks = range(plan.task.world_size)
-    load = plan.memory_bytes if plan.predicted is None else plan.predicted.rank_ms
-    return sorted(sorted(ranks, key=lambda rank: -load[rank])[:_RANKS_SHOWN])
+def summary_lines(plan: PlanData, rivals: Sequence[PlanData] = ()) -> list[str]:
+    """At most ten lines: cost, rivals, sharding types, what limits the plan, memory and balance."""
+    used, limits = plan.memory_bytes, plan.memory.limits(plan.task)
+    fullest = max(range(plan.task.world_size), key=lambda rank: used[rank] / max(limits[rank], 1))
+    memory = f"{bytes_text(used[fullest])} of {bytes_text(limits[fullest])}"
+    balances: dict[str, Sequence[float]] = {"columns": plan.dim_sums, "memory": used}
+    lines = [_headline(plan)]
+    if plan.predicted is not None:
+        balances["compute"] = plan.predicted.compute_ms
+        lines += [*_cost_lines(plan, plan.predicted), *_rival_lines(plan, rivals)]
+    return [
+        *lines,
+        f"sharding types: {_types_text(plan)}",
+        f"memory: rank {fullest} is the fullest, with {memory} ({used[fullest] / max(limits[fullest], 1):.0%}), "
+        f"{bytes_text(limits[fullest] - used[fullest])} free",
+        f"balance, largest rank / mean: {', '.join(f'{name} {_balance(of):.3f}' for name, of in balances.items())}",
+    ]
 
 
-def _other_ranks_lines(plan: PlanData, shown: Sequence[int]) -> list[str]:
-    """One line about the ranks that are not described."""
-    others = sorted(set(range(plan.task.world_size)) - set(shown))
-    if not others:
-        return []
-    shards = [len(_own_shards(plan, rank)) for rank in others]
-    used = [plan.memory_bytes[rank] for rank in others]
-    text = f"{len(others)} other ranks: {min(shards)} to {max(shards)} shards, {_bytes_text(min(used))} to "
-    text += _bytes_text(max(used))
-    if plan.predicted is None:
-        return [text]
-    costs = [plan.predicted.rank_ms[rank] for rank in others]
-    return [f"{text}; {min(costs):.3f} to {max(costs):.3f} ms"]
+def _rival_lines(plan: PlanData, rivals: Sequence[PlanData]) -> list[str]:
+    """The predicted costs of other plans for the same task, the cheapest first, relative to this plan's cost."""
+    own, told = plan.predicted_cost_ms or 0.0, []
+    for cost, name in sorted((rival.predicted_cost_ms or 0.0, rival.sharder) for rival in rivals):
+        told.append(f"{name} {cost:.3f} ms ({cost / max(own, 1e-12) - 1:+.0%})")
+    return [f"other sharders on this task, predicted: {', '.join(told)}"] if told else []
+
+
+def table_rows(plan: PlanData) -> list[tuple[str, ...]]:
+    """Name, size, memory, lookups, share of all lookups, sharding type, and ranks of every table, by cost.
+
+    The cost of a table is the sum of the lookups of its shards, each of them alone on its rank.
+    """
+    of: dict[str, list[int]] = defaultdict(list)
+    for index, shard in enumerate(plan.shards):
+        of[shard.table.name].append(index)
+    cost_ms = {name: sum(plan.lookup_ms[i] for i in own) if plan.lookup_ms else 0.0 for name, own in of.items()}
+    total_ms = sum(cost_ms.values()) or 1.0
+    sizes = {name: sum(plan.memory.shard_bytes(plan.shards[i], plan.task) for i in own) for name, own in of.items()}
+    found = list[tuple[str, ...]]()
+    for name in sorted(of, key=lambda name: (-cost_ms[name], -sizes[name])):
+        shard, ranks = plan.shards[of[name][0]], sorted({plan.ranks[i] for i in of[name]})
+        kind = shard.sharding_type if len(of[name]) == 1 else f"{shard.sharding_type} in {len(of[name])} shards"
+        size = f"{shard.table.num_embeddings:,} x {shard.table.embedding_dim}"
+        costs = (f"{cost_ms[name]:.3f}", f"{cost_ms[name] / total_ms:.1%}") if plan.lookup_ms else ("", "")
+        found.append((name, size, bytes_text(sizes[name]), *costs, kind, numbers_text(ranks)))
+    return found
+
+
+def _table_lines(plan: PlanData) -> list[str]:
+    """The most expensive tables, and the number of the others."""
+    rows = table_rows(plan)
+    lines = [
+        f"  {name}: {f'lookups {ms} ms ({share})' if ms else size}, {memory}, {kind}, {ranks_text(ranks)}"
+        for name, size, memory, ms, share, kind, ranks in rows[:_SHARDS_SHOWN]
+    ]
+    more = [f"  and {len(rows) - _SHARDS_SHOWN} more"] if len(rows) > _SHARDS_SHOWN else []
+    by = "lookup time, each shard alone on its rank" if plan.lookup_ms else "memory"
+    return [f"tables by {by}:", *lines, *more]
+
+
+def numbers_text(numbers: Sequence[int]) -> str:
+    """Ascending numbers, neighbours as a range: `0-3, 7`."""
+    starts = [at for at, number in enumerate(numbers) if at == 0 or number != numbers[at - 1] + 1]
+    runs = [(numbers[at], numbers[end - 1]) for at, end in zip(starts, [*starts[1:], len(numbers)], strict=True)]
+    return ", ".join(f"{first}-{last}" if last > first else f"{first}" for first, last in runs)
+
+
+def ranks_text(numbers: str) -> str:
+    """`rank 3`, or `ranks 0-3, 7`."""
+    return f"rank{'' if numbers.isdecimal() else 's'} {numbers}"
+
+
+def _rank_lines(plan: PlanData) -> list[str]:
+    """Memory, parts of the cost and shards of the ranks, in groups of equal ones; of many groups, the dearest ones."""
+    used, limits = plan.memory_bytes, plan.memory.limits(plan.task)
+    groups: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for rank in range(plan.task.world_size):
+        own = _own_shards(plan, rank)
+        text = f"{used[rank] / max(limits[rank], 1):.0%} of {bytes_text(limits[rank])}{_rank_text(plan, rank)}"
+        groups[text, _shards_text(plan, own)].append(rank)
+    load = used if plan.predicted is None else plan.predicted.rank_ms
+    shown = sorted(groups, key=lambda key: -load[groups[key][0]])[:_GROUPS_SHOWN]
+    lines = list(_replica_lines(plan))
+    for text, shards in sorted(shown, key=lambda key: groups[key][0]):
+        ranks = groups[text, shards]
+        size = f"{len(_own_shards(plan, ranks[0]))} shards, {plan.dim_sums[ranks[0]]} columns"
+        most = bytes_text(max(used[rank] for rank in ranks))
+        lines += [f"{ranks_text(numbers_text(ranks))}: {size}, {most}, {text}", f"    {shards}"]
+    rest = [rank for key, ranks in groups.items() if key not in shown for rank in ranks]
+    return [*lines, *([f"{len(rest)} other ranks: {_range_text(plan, rest)}"] if rest else [])]
+
+
+def _range_text(plan: PlanData, ranks: Sequence[int]) -> str:
+    """The fewest and the most shards, bytes and ms of some ranks."""
+    shards, used = [len(_own_shards(plan, rank)) for rank in ranks], [plan.memory_bytes[rank] for rank in ranks]
+    text = f"{min(shards)} to {max(shards)} shards, {bytes_text(min(used))} to {bytes_text(max(used))}"
+    costs = [] if plan.predicted is None else [plan.predicted.rank_ms[rank] for rank in ranks]
+    return f"{text}; {min(costs):.3f} to {max(costs):.3f} ms" if costs else text
 
 
 def _own_shards(plan: PlanData, rank: int) -> list[Shard]:
@@ -89,85 +154,33 @@ def _replica_lines(plan: PlanData) -> list[str]:
     return [f"on every rank (data_parallel): {_shards_text(plan, replicas)}"] if replicas else []
 
 
-def _host_memory_lines(plan: PlanData) -> list[str]:
-    """The tables in host memory, with the load factors of their caches, and the rank that needs most host memory."""
-    tables = [table for table in plan.task.tables if table.is_in_host_memory]
-    if not tables:
-        return []
-    caches = [
-        f"cache for {table.cache_load_factor:.0%}" if table.compute_kernel == "fused_uvm_caching" else "no cache"
-        for table in tables[:_SHARDS_SHOWN]
-    ]
-    names = [f"{table.name} ({cache})" for table, cache in zip(tables, caches, strict=False)]
-    more = f", and {len(tables) - len(names)} more" if len(tables) > len(names) else ""
-    fullest = max(range(plan.task.world_size), key=lambda rank: plan.host_memory_bytes[rank])
-    used, limit = (_bytes_text(size or 0) for size in (plan.host_memory_bytes[fullest], plan.task.host_memory_bytes))
-    return [f"in host memory: {', '.join(names)}{more}; rank {fullest} needs most, {used} of {limit}"]
-
-
-def _link_lines(task: ShardingTask) -> list[str]:
-    """Lines about the number format on the links, and about replica groups."""
-    lines = []
-    if task.comm_share < 1:
-        lines.append(f"communication: rows and their gradients are {task.comm_precision} on the links")
-    if task.num_replica_groups > 1:
-        every = "in every step" if task.sync_interval == 1 else f"every {task.sync_interval} steps"
-        lines.append(
-            f"replica groups: {task.num_replica_groups} groups of {task.world_size} ranks average their weights "
-            f"{every}; the cost of reductions includes one step's share of this"
-        )
-    return lines
-
-
-def _tier_lines(plan: PlanData) -> list[str]:
-    """One line per table with tiers: their rows and the ids that look them up."""
-    found = tiers_of(plan.task)
-    lines = [f"tiers of {name}: {', '.join(map(_tier_text, of, _shares(of)))}" for name, of in found.items()]
-    more = [f"tiers of {len(lines) - _SHARDS_SHOWN} more tables"] if len(lines) > _SHARDS_SHOWN else []
-    return [*lines[:_SHARDS_SHOWN], *more]
-
-
-def _tier_text(table: Table, share: float) -> str:
-    kind = "" if table.tier is None else table.tier.kind
-    return f"{kind} {table.num_embeddings:,} rows {_TIER_PLACES[kind]} ({share:.0%} of the ids)"
-
-
-def _shares(tiers: Sequence[Table]) -> list[float]:
-    ids = [table.pooling_factor for table in tiers]
-    return [each / sum(ids) for each in ids]
-
-
 def _headline(plan: PlanData) -> str:
     task = plan.task
     cost = "no predicted cost" if plan.predicted is None else f"predicted {plan.predicted_cost_ms:.3f} ms per iteration"
+    tables = {table.name if table.tier is None else table.tier.parent for table in task.tables}
+    hosts = f" of {task.num_hosts} hosts" if task.num_hosts > 1 else ""
     return (
-        f"{task.task_id}: {_num_tables(plan)} tables in {len(plan.shards)} shards ({_splits_text(plan)}) on "
-        f"{task.world_size} ranks by {plan.sharder}, batch size {task.batch_size}: {cost}"
+        f"{task.task_id}: {len(tables)} tables in {len(plan.shards)} shards on {task.world_size} ranks{hosts} by "
+        f"{plan.sharder}, batch size {task.batch_size}: {cost}"
     )
 
 
-def _num_tables(plan: PlanData) -> int:
-    """Number of tables of the model."""
-    return len({table.name if table.tier is None else table.tier.parent for table in plan.task.tables})
+def _types_text(plan: PlanData) -> str:
+    """Number of tables of every sharding type, and of those that are cut by columns."""
+    kinds = Counter({shard.table.name: shard.sharding_type for shard in plan.shards}.values())
+    columns = Counter(shard.table.name for shard in plan.shards if shard.sharding_type == "column_wise")
+    cut = [count for count in columns.values() if count > 1]
+    splits = f" ({len(cut)} of them cut into {sum(cut)} shards)" if cut else ""
+    known = [kind for kind in SHARDING_TYPES if kinds[kind]]
+    return ", ".join(f"{kinds[kind]} {kind}{splits if kind == 'column_wise' else ''}" for kind in known)
 
 
-def _splits_text(plan: PlanData) -> str:
-    """Number of column splits, and of tables of every other sharding type."""
-    kinds = {shard.table.name: shard.sharding_type for shard in plan.shards}
-    columns = [shard for shard in plan.shards if shard.sharding_type == "column_wise"]
-    splits = len(columns) - len({shard.table.name for shard in columns})
-    others: Counter[str] = Counter(kind for kind in kinds.values() if kind != "column_wise")
-    counts = (f"{others[kind]} {kind}" for kind in SHARDING_TYPES if others[kind])
-    return ", ".join([f"{splits} column splits", *counts])
-
-
-def _rank_text(plan: PlanData, rank: int, memory: str) -> str:
-    text = f"{plan.dim_sums[rank]} columns, {memory}"
+def _rank_text(plan: PlanData, rank: int) -> str:
+    """The parts of a rank's cost, and its interval."""
     if plan.predicted is None:
-        return text
+        return ""
     cost = plan.predicted
-    terms = " + ".join(f"{name} {ms[rank]:.3f}" for name, ms in part_costs(cost).items())
-    text += f"; {terms} = {cost.rank_ms[rank]:.3f} ms"
+    text = f"; {sum_text(cost, rank)}"
     if not plan.interval_ms:
         return text
     low, high = plan.interval_ms[rank]
@@ -178,7 +191,7 @@ def _rank_text(plan: PlanData, rank: int, memory: str) -> str:
 
 def part_costs(cost: PlanCost) -> dict[str, tuple[float, ...]]:
     """Cost of every rank by the name of the part, without parts that have no price or that the plan does not have."""
-    return {name: ms for field, name in _PARTS.items() if (ms := getattr(cost, field))}
+    return {name: ms for part, name in PART_NAMES.items() if (ms := getattr(cost, f"{part}_ms"))}
 
 
 def _shards_text(plan: PlanData, shards: Sequence[Shard]) -> str:
@@ -188,37 +201,50 @@ def _shards_text(plan: PlanData, shards: Sequence[Shard]) -> str:
 
 
 def _shard_text(shard: Shard) -> str:
-    """Name of the table; in brackets, the shard's columns unless it has all, and rows and type if the type cuts rows.
+    """Name of the table; in brackets, the shard's columns unless it has all, and its type if this cuts rows.
 
     Columns alone are written as in Python: `clicks[0:16]`.
     """
-    table, end = shard.table, shard.column_offset + shard.embedding_dim
-    columns = f"{shard.column_offset}:{end}" if shard.embedding_dim < table.embedding_dim else ""
+    end = shard.column_offset + shard.embedding_dim
+    columns = f"{shard.column_offset}:{end}" if shard.embedding_dim < shard.table.embedding_dim else ""
     if shard.sharding_type in ("column_wise", "data_parallel"):
-        return f"{table.name}[{columns}]" if columns else table.name
-    rows = f"rows {shard.row_offset}:{shard.row_offset + shard.num_rows} of {table.num_embeddings}"
-    return f"{table.name}[{', '.join([*([f'columns {columns}'] if columns else []), rows, shard.sharding_type])}]"
+        return f"{shard.table.name}[{columns}]" if columns else shard.table.name
+    return f"{shard.table.name}[{', '.join([*([f'columns {columns}'] if columns else []), shard.sharding_type])}]"
 
 
 def _cost_lines(plan: PlanData, cost: PlanCost) -> list[str]:
-    """The slowest rank, the uncertainty about which rank it is, and the balance of compute."""
+    """The slowest rank with its parts, what limits it, and the uncertainty about which rank it is."""
     ranks = range(plan.task.world_size)
     slowest = max(ranks, key=lambda rank: cost.rank_ms[rank])
-    busiest = max(ranks, key=lambda rank: cost.compute_ms[rank])
     parts = {name: ms[slowest] for name, ms in part_costs(cost).items()}
     largest = max(parts, key=lambda part: parts[part])
     lines = [
-        f"slowest rank: rank {slowest} with {cost.rank_ms[slowest]:.3f} ms; its largest part is {largest} "
-        f"({parts[largest]:.3f} ms, {parts[largest] / max(cost.rank_ms[slowest], 1e-12):.0%})",
-        f"compute per rank: largest / mean = {_max_over_mean(cost.compute_ms):.3f}; rank {busiest} has the largest, "
-        f"{cost.compute_ms[busiest]:.3f} ms",
+        f"slowest rank: rank {slowest} with {sum_text(cost, slowest)}",
+        f"limited by: {largest} of rank {slowest} ({parts[largest] / max(cost.rank_ms[slowest], 1e-12):.0%} of its "
+        f"step){_dearest_text(plan, slowest) if largest == 'compute' else ''}",
     ]
     if plan.interval_ms and len(ranks) > 1:
         others = sum(plan.interval_ms[rank][1] >= cost.rank_ms[slowest] for rank in ranks if rank != slowest)
         who = {0: "no other rank has", 1: "one other rank has"}.get(others, f"{others} other ranks have")
         reach = f"a 90 % prediction interval that reaches the predicted cost of rank {slowest}"
-        lines.insert(1, f"uncertainty: {who} {reach}")
+        lines.append(f"uncertainty: {who} {reach}")
     return lines
+
+
+def sum_text(cost: PlanCost, rank: int) -> str:
+    """The parts of a rank's cost and their sum."""
+    terms = " + ".join(f"{name} {ms[rank]:.3f}" for name, ms in part_costs(cost).items())
+    return f"{terms} = {cost.rank_ms[rank]:.3f} ms"
+
+
+def _dearest_text(plan: PlanData, rank: int) -> str:
+    """The shard of a rank with the largest share of its lookups."""
+    own = [at for at, of in enumerate(plan.ranks) if of == rank] if plan.lookup_ms else []
+    if not own:
+        return ""
+    dearest = max(own, key=lambda at: plan.lookup_ms[at])
+    share = plan.lookup_ms[dearest] / max(sum(plan.lookup_ms[at] for at in own), 1e-12)
+    return f"; of its {len(own)} lookups, {_shard_text(plan.shards[dearest])} is the dearest ({share:.0%})"
 
 
 def _change_line(change: RejectedChange, cost: PlanCost) -> str:
@@ -233,16 +259,6 @@ def _change_line(change: RejectedChange, cost: PlanCost) -> str:
     return f"no allowed single change is cheaper; the best one found: {result}"
 
 
-def _max_over_mean(values: tuple[float, ...]) -> float:
+def _balance(values: Sequence[float]) -> float:
     mean = sum(values) / len(values)
     return max(values) / mean if mean > 0 else 1.0
-
-
-def _bytes_text(count: int) -> str:
-    """Bytes with a binary unit."""
-    value, unit = float(count), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if abs(value) < 1024:
-            break
-        value, unit = value / 1024, larger
-    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.2f} {unit}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from neuroshard_pipeline.errors import PlanError
@@ -70,6 +70,10 @@ class Plan(PlanData):
         local = self.task.local_world_size if local_world_size is None else local_world_size
         return Devices(self.task.world_size, local, device)
 
-    def explain(self) -> str:
-        """The plan in words: shards, memory and predicted cost per rank, the slowest rank, and the assumptions."""
-        return explain_plan(self)
+    def explain(self, rivals: Sequence[PlanData] = ()) -> str:
+        """The plan in words: ten lines first, then tables by cost, groups of equal ranks, and assumptions.
+
+        Args:
+            rivals: plans of other sharders for the same task, with which the predicted cost is compared.
+        """
+        return explain_plan(self, rivals)

@@ -122,10 +122,11 @@ class PlanData:
         predicted: predicted cost, or None if no cost model has priced the plan.
         memory: memory model of a rank; by default the one of `parameters_search.yml`.
         interval_ms: per rank, lower and upper bound between which 90 % of measurements of its cost are expected;
-            empty if no cost model has priced the plan. `==` ignores this attribute and the next three.
+            empty if no cost model has priced the plan. `==` ignores this attribute and the next four.
         rejected: the best single changes that the plan does not make; empty if none were sought or found.
         caveats: sentences about the predicted costs: what was modelled instead of measured, and what is extrapolated.
         compute_device: kind of device that the cost models were measured on, or None if they do not say.
+        lookup_ms: predicted lookups of every shard, forward and backward, if it were alone on its rank; or empty.
 
     Raises:
         PlanError: rows or columns not covered or covered twice, an unknown table, an invalid rank number, shards that
@@ -142,6 +143,7 @@ class PlanData:
     rejected: tuple[RejectedChange, ...] = field(default=(), compare=False)
     caveats: tuple[str, ...] = field(default=(), compare=False)
     compute_device: ComputeDevice | None = field(default=None, compare=False)
+    lookup_ms: tuple[float, ...] = field(default=(), compare=False, repr=False)
 
     def __repr__(self) -> str:
         cost = "unpriced" if self.predicted is None else f"{self.predicted.embedding_cost_ms:.4g} ms predicted"

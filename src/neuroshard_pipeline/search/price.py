@@ -142,6 +142,7 @@ def price_plan(problem: Problem, placement: Placement, sharder: str, rejected: t
     task, models = problem.task, problem.models
     parts = step_parts(task, placement.shards, placement.ranks, models, problem.lookup_embeddings, bounded=True)
     predicted = predicted_cost(parts, models, task.batch_size)
+    alone = problem.embeddings_of(placement.shards)
     return Plan(
         task,
         placement.shards,
@@ -153,6 +154,7 @@ def price_plan(problem: Problem, placement: Placement, sharder: str, rejected: t
         rejected,
         models.caveats(task),
         device_of(models.compute),
+        tuple(models.compute.costs_from_sums(alone, task.batch_size).sum(axis=-1).tolist()),
     )
 
 

@@ -5,6 +5,8 @@
 | `plan_json` | `plan_to_json`, `plan_from_json`: lossless conversion of plans to and from JSON | no |
 | `planner` | `NeuroShardPlanner`: a sharder behind the interface of TorchRec's planner | yes |
 | `running` | `read_plan`: the plan that runs, from any of these forms, for `ns.replan` | for TorchRec's own forms |
+| `made_for` | `MadeFor`, `load_plan`: stored plans, for what they were made for | no |
+| `plan_loader` | `NeuroShardPlanLoader`: TorchRec's own planner uses a plan of this project | yes |
 | `moving` | `move`, `save`, `load`: a model under another plan | yes |
 | `bag_sampling` | `sampled_bags`: a batch with at most k ids per bag | yes |
 | `profile` | `profile_from_batches`: id statistics of real batches | yes |
@@ -27,7 +29,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from neuroshard_pipeline.torchrec_bridge.bag_sampling import sampled_bags
+    from neuroshard_pipeline.torchrec_bridge.made_for import MadeFor, load_plan
     from neuroshard_pipeline.torchrec_bridge.perf_config import torchrec_perf_config, torchrec_planner
+    from neuroshard_pipeline.torchrec_bridge.plan_loader import NeuroShardPlanLoader
     from neuroshard_pipeline.torchrec_bridge.planner import (
         NeuroShardPlanner,
         PlannerOptions,
@@ -37,8 +41,11 @@ if TYPE_CHECKING:
     from neuroshard_pipeline.torchrec_bridge.running import read_plan
 
 __all__ = [
+    "MadeFor",
+    "NeuroShardPlanLoader",
     "NeuroShardPlanner",
     "PlannerOptions",
+    "load_plan",
     "profile_from_batches",
     "read_plan",
     "sampled_bags",
@@ -52,5 +59,6 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     modules = {"torchrec_perf_config": "perf_config", "torchrec_planner": "perf_config", "read_plan": "running"}
+    modules |= {"MadeFor": "made_for", "load_plan": "made_for", "NeuroShardPlanLoader": "plan_loader"}
     module = (modules | {"sampled_bags": "bag_sampling"}).get(name, "planner")
     return getattr(import_module(f"{__name__}.{module}"), name)

@@ -55,30 +55,14 @@ def gathered(pg: dist.ProcessGroup | None, call: Callable[[], T]) -> list[T]:
     """The results of `call` on all ranks of the group (None for the default group), each of which must call this.
 
     Raises:
-        PlanError: `call` raised on some rank.
+        NeuroShardError: `call` raised on some rank; the error has the type of that of the first such rank.
     """
     answers: list[Any] = [None] * dist.get_world_size(pg)
     dist.all_gather_object(answers, _attempt(call), group=pg)
     for rank, (_, error) in enumerate(answers):
         if error is not None:
-            raise PlanError(f"rank {rank} of {len(answers)}: {error}") from error
+            raise type(error)(f"rank {rank} of {len(answers)}: {error}") from error
     return [result for result, _ in answers]
-
-
-def computed_on_first_rank(pg: dist.ProcessGroup, compute: Callable[[], T]) -> T:
-    """Run `compute` on the first rank of the group and return its result on every rank.
-
-    Raises:
-        NeuroShardError: `compute` raised on the first rank; every rank raises an error with the same message.
-    """
-    outcome: list[Any] = [None, None]
-    if pg.rank() == 0:
-        outcome = _attempt(compute)
-    dist.broadcast_object_list(outcome, group=pg, group_src=0)
-    result, error = outcome
-    if error is not None:
-        raise error
-    return result
 
 
 def _attempt(call: Callable[[], Any]) -> list[Any]:

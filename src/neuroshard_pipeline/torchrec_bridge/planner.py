@@ -1,7 +1,6 @@
 """A planner for TorchRec. It makes the plans with which `DistributedModelParallel` shards a model."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import torch.distributed as dist
 
@@ -14,18 +13,20 @@ import torch.distributed.optim  # noqa: F401
 from torch import nn
 
 from neuroshard_pipeline.errors import PlanError
+from neuroshard_pipeline.replanning import replan
 from neuroshard_pipeline.search.models import Models, check_hardware
-from neuroshard_pipeline.search.params import default_memory
 from neuroshard_pipeline.search.plan import Plan
-from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import shard
 from neuroshard_pipeline.tables.profile import with_profile
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
-from neuroshard_pipeline.torchrec_bridge.agreement import agree, computed_on_first_rank, process_group
+from neuroshard_pipeline.torchrec_bridge.agreement import agree, gathered, process_group
 from neuroshard_pipeline.torchrec_bridge.constraints import search_constraints, with_kernel_settings, with_kernels
-from neuroshard_pipeline.torchrec_bridge.plan_json import tables_sha256
+from neuroshard_pipeline.torchrec_bridge.made_for import MadeFor, load_plan
+from neuroshard_pipeline.torchrec_bridge.plan_json import is_document, read_document, tables_sha256
+from neuroshard_pipeline.torchrec_bridge.planner_options import DEFAULT_RESERVATION, PlannerOptions
 from neuroshard_pipeline.torchrec_bridge.profile import profile_from_batches
+from neuroshard_pipeline.torchrec_bridge.running import read_plan
 from neuroshard_pipeline.torchrec_plan.comm_precision import precision_of, torchrec_sharders
 from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
 from neuroshard_pipeline.torchrec_plan.left_out import left_out_bytes
@@ -40,53 +41,8 @@ require_torchrec()
 from torchrec.distributed.comm import get_local_size  # noqa: E402
 from torchrec.distributed.planner import ParameterConstraints, Topology  # noqa: E402
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation  # noqa: E402
-from torchrec.distributed.planner.types import StorageReservation  # noqa: E402
 from torchrec.distributed.types import ModuleSharder, ShardingPlan, ShardingPlanner  # noqa: E402
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor  # noqa: E402
-
-#: Default share of a rank's memory that tables may not use, as in TorchRec's `EmbeddingShardingPlanner`.
-DEFAULT_RESERVATION = 0.15
-
-
-@dataclass(frozen=True)
-class PlannerOptions:
-    """Options of `NeuroShardPlanner` that are needed only in special cases.
-
-    Attributes:
-        sharder: one of `neuroshard_pipeline.SHARDERS`.
-        settings: settings of the searches and of the memory model, or None for the defaults of `ns.shard` with a memory
-            model that also counts the buffers of a batch, because a topology states the whole memory of a device.
-        seed: seed of sharders that draw random numbers.
-        storage_reservation: TorchRec's reservation, or None to reserve `DEFAULT_RESERVATION` of every rank's memory.
-        leave_out: fully qualified names of modules that are planned elsewhere. Every rank loses the memory of the
-            shards of these modules that `left_out_plan` places on the rank. If that plan lacks a module, every rank
-            loses the memory of the whole module and of its gradients. The states of optimizers that are attached with
-            `apply_optimizer_in_backward` count, too.
-        left_out_plan: TorchRec's plan of the modules that are left out, or None.
-        pipelines_input_dist: whether the trainer overlaps the exchange of ids with the previous batch, as TorchRec's
-            `TrainPipelineSparseDist` does.
-        comm_precision: number format of rows and gradients on the links, as in `ShardingTask`; None to read it from the
-            sharders, whose `qcomm_codecs_registry` has it.
-        num_replica_groups: number of groups of `topology.world_size` ranks that `DMPCollection` will train.
-        sync_interval: number of steps between two calls of `DMPCollection.sync`.
-    """
-
-    sharder: str = "neuroshard_plus"
-    settings: SharderSettings | None = None
-    seed: int = 0
-    storage_reservation: StorageReservation | None = None
-    leave_out: Collection[str] = ()
-    left_out_plan: ShardingPlan | None = None
-    pipelines_input_dist: bool = False
-    comm_precision: str | None = None
-    num_replica_groups: int = 1
-    sync_interval: int = 1
-
-    @property
-    def sharder_settings(self) -> SharderSettings:
-        """The given settings, or the defaults of this planner."""
-        counted = {"input_buffers": True, "output_buffers": True}
-        return self.settings or SharderSettings(memory=default_memory().model_copy(update=counted))
 
 
 class NeuroShardPlanner(ShardingPlanner):
@@ -164,15 +120,10 @@ class NeuroShardPlanner(ShardingPlanner):
         """
         pg = process_group(pg, self.topology.world_size * self.options.num_replica_groups)
         agree(pg, lambda: self._fingerprint(module))
-        plan = computed_on_first_rank(pg, lambda: self.plan(module, sharders))
+        plan, *_ = gathered(pg, lambda: self.plan(module, sharders) if pg.rank() == 0 else ShardingPlan({}))
         if self.options.num_replica_groups == 1:  # `DMPCollection` gets the ranks per host as `node_group_size`
-            agree(pg, lambda: self._fits_hosts(plan))
+            gathered(pg, lambda: check_hosts(plan, self.topology))
         return plan
-
-    def _fits_hosts(self, plan: ShardingPlan) -> str:
-        """An empty text if `check_hosts` raises nothing, for `agree`."""
-        check_hosts(plan, self.topology)
-        return ""
 
     def search(self, module: nn.Module, sharders: Sequence[ModuleSharder[nn.Module]] | None = None) -> Plan:
         """The plan as this project's `Plan`, for `explain()` or `plan_to_json`.
@@ -180,8 +131,25 @@ class NeuroShardPlanner(ShardingPlanner):
         Raises:
             NeuroShardError: as `plan`.
         """
+        made_for, options = self.made_for(module, sharders), self.options
+        present, task, settings = options.present, made_for.task, made_for.settings
+        if present is None:
+            return shard(task, self.models, options.sharder, settings, options.seed)
+        if is_document(present) and not made_for.differences(read_document(present)):
+            return load_plan(present, made_for)
+        limits = [] if options.gib_per_rank is None else [options.gib_per_rank]
+        found = replan(read_plan(present, task), task, self.models, limits, settings, options.seed)
+        return found.within(options.gib_per_rank).plan
+
+    def made_for(self, module: nn.Module, sharders: Sequence[ModuleSharder[nn.Module]] | None = None) -> MadeFor:
+        """What a plan of a model is made for, for `plan_to_json(plan, made_for=...)` and `load_plan`.
+
+        Raises:
+            NeuroShardError: as `plan`.
+        """
+        options = self.options
         task = self.task(module, sharders)
-        return shard(task, self.models, self.options.sharder, self.options.sharder_settings, self.options.seed)
+        return MadeFor(task, self.models, options.sharder_settings, options.sharder, options.seed)
 
     def task(self, module: nn.Module, sharders: Sequence[ModuleSharder[nn.Module]] | None = None) -> ShardingTask:
         """The sharding task of a model on this topology.

@@ -1,5 +1,6 @@
 """Nodes of the pipelines plan and advise."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from neuroshard_pipeline.search.models import device_of
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.rank_order import ms_per_byte_of, order_text
 from neuroshard_pipeline.sharders.base import SharderSettings
-from neuroshard_pipeline.sharders.registry import ordered_by_links, shard
+from neuroshard_pipeline.sharders.registry import ordered_by_links, shard, solve_all
 from neuroshard_pipeline.tables.bandwidth_file import read_bandwidths
 from neuroshard_pipeline.tables.constraint_file import read_constraints
 from neuroshard_pipeline.tables.constraints import UNCONSTRAINED
@@ -20,6 +21,9 @@ from neuroshard_pipeline.tables.table_file import read_tables
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_bridge.plan_json import plan_to_json
 from neuroshard_pipeline.torchrec_plan.module_paths import module_paths
+
+#: Most pairs of a table and a rank for which TorchRec's planner is asked.
+_TORCHREC_PAIRS = 10_000
 
 
 def read_task(params: PlanParams) -> ShardingTask:
@@ -81,9 +85,22 @@ def find_advice(task: ShardingTask, models: CostModels, settings: SharderSetting
     return advise(task, models, settings, params.seed, lengths=lengths)
 
 
-def explain_plan(plan: Plan, order: str) -> str:
-    """The plan in words, with the effect of the order of ranks."""
-    return "\n".join(filter(None, (plan.explain(), order)))
+def plan_rivals(
+    task: ShardingTask, models: CostModels, settings: SharderSettings, params: PlanParams
+) -> tuple[list[Plan], str]:
+    """Plans of other sharders for the same task, and lines about those that have none."""
+    names, lines = list(params.rivals), list[str]()
+    if "torchrec" in names and (find_spec("torchrec") is None or len(task.tables) * task.world_size > _TORCHREC_PAIRS):
+        names.remove("torchrec")
+        lines.append("torchrec was not asked for a plan: it is not installed, or would take minutes for this task")
+    solved = solve_all([task], names, models, settings, params.seed)
+    failed = zip(solved.failures["sharder"], solved.failures["error"], strict=True)
+    return list(solved.plans), "\n".join([*lines, *(f"no plan by {name}: {error}" for name, error in failed)])
+
+
+def explain_plan(plan: Plan, order: str, rivals: list[Plan], failed: str) -> str:
+    """The plan in words, beside other sharders, with the effect of the order of ranks."""
+    return "\n".join(filter(None, (plan.explain(rivals), failed, order)))
 
 
 def export_torchrec_plan(plan: Plan, params: TorchRecExportParams) -> dict[str, Any]:

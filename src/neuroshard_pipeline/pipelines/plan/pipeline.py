@@ -6,11 +6,12 @@ from neuroshard_pipeline.advice import Advice
 from neuroshard_pipeline.pipelines.plan import nodes
 from neuroshard_pipeline.pipelines.shared import SEARCH_PARAMETERS, TRAINED_MODELS, models_node, sharder_settings_node
 from neuroshard_pipeline.report.advice_page import advice_html, advice_text
+from neuroshard_pipeline.report.plan_page import render_plan
 from neuroshard_pipeline.search.plan import Plan
 
 
 def create_pipeline() -> Pipeline:
-    """Table file → plan, explanation, TorchRec plan."""
+    """Table file → plan, explanation, page, TorchRec plan."""
     stage = [
         *_inputs(),
         Node(
@@ -20,7 +21,19 @@ def create_pipeline() -> Pipeline:
             name="search_plan",
         ),
         Node(Plan.to_frame, "found", "plan", name="tabulate_plan"),
-        Node(nodes.explain_plan, ["found", "order_in_words"], "explanation", name="explain_plan"),
+        Node(
+            nodes.plan_rivals,
+            ["sharding_task", "models", "sharder_settings", "params:task"],
+            ["rivals", "rivals_without_plan"],
+            name="plan_rivals",
+        ),
+        Node(
+            nodes.explain_plan,
+            ["found", "order_in_words", "rivals", "rivals_without_plan"],
+            "explanation",
+            name="explain_plan",
+        ),
+        Node(render_plan, ["found", "rivals"], "page", name="render_plan"),
         Node(nodes.export_torchrec_plan, ["found", "params:torchrec"], "torchrec_plan", name="export_torchrec_plan"),
     ]
     return Pipeline(

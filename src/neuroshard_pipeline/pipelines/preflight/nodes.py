@@ -188,6 +188,7 @@ def _days(run: PlannedRun, node: Node) -> Problems:
 def _user_search(run: PlannedRun, node: Node) -> Problems:
     name, params = run.given(node, PlanParams)
     yield from _sharder_problems(run, f"{name}.sharder", [params.sharder])
+    yield from _sharder_problems(run, f"{name}.rivals", [each for each in params.rivals if each != "torchrec"])
     if params.links is not None:
         yield from _refusals(lambda: read_bandwidths(str(params.links), params.world_size))
 

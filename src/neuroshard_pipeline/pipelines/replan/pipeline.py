@@ -5,6 +5,7 @@ from kedro.pipeline import Node, Pipeline
 from neuroshard_pipeline.pipelines.plan.nodes import read_task
 from neuroshard_pipeline.pipelines.replan import nodes
 from neuroshard_pipeline.pipelines.shared import SEARCH_PARAMETERS, TRAINED_MODELS, models_node, sharder_settings_node
+from neuroshard_pipeline.report.plan_page import render_replan
 from neuroshard_pipeline.report.replan_tables import replan_text
 
 
@@ -21,6 +22,7 @@ def create_pipeline() -> Pipeline:
             name="choose",
         ),
         Node(replan_text, ["choices", "params:verdict"], "table", name="tabulate_choices"),
+        Node(render_replan, ["choices", "params:verdict"], "page", name="render_replan"),
         Node(nodes.export_best, ["choices", "params:verdict", "params:torchrec"], "torchrec_plan", name="export_best"),
     ]
     return Pipeline(

@@ -1,7 +1,8 @@
-"""Two plans of one task side by side: the shards, the cost and the memory of every rank."""
+"""Plans side by side: the shards, the cost and the memory of every rank, and what the ranks send to each other."""
 
 import itertools
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -10,8 +11,11 @@ from plotly.subplots import make_subplots
 
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.evaluation.comparison import Basis
-from neuroshard_pipeline.evaluation.totals import COST_COLUMNS, plan_totals
+from neuroshard_pipeline.evaluation.totals import COST_COLUMNS, plan_costs_frame, plan_totals
 from neuroshard_pipeline.report import style
+from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.search.volumes import KINDS, plan_volumes
+from neuroshard_pipeline.tables.tiers import parent_tables
 
 #: A whole table is grey; more lookups make it darker. All shards of one split table have the same colour. Replicas are
 #: hatched.
@@ -19,6 +23,17 @@ _LIGHT, _DARK = 215, 130
 _SPLIT_COLOURS = ("#D55E00", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9")
 _LEGEND = {"whole table": ("#b4bac0", ""), "shard of a split table": (_SPLIT_COLOURS[0], "")}
 _REPLICA = {"replica": ("#b4bac0", "/")}
+#: Most ranks that all have a label.
+_LABELS = 16
+_KIND_NAMES = {"ids": "ids", "outputs": "rows and gradients", "reductions": "reductions"}
+
+
+class _Side(NamedTuple):
+    """One plan: its shards with the properties of their tables, and the costs of its ranks."""
+
+    name: str
+    shards: pd.DataFrame
+    costs: pd.DataFrame
 
 
 def plan_picture(
@@ -31,24 +46,71 @@ def plan_picture(
     """
     tables = sharding_tasks[sharding_tasks["task_id"] == task_id]
     costs = [_of(plan_costs, task_id, sharder) for sharder in (before, after)]
-    is_measured = plan_totals(pd.concat(costs))["measured_step_ms"].notna().all()
+    shards = [_shards_of(_of(plans, task_id, sharder), tables) for sharder in (before, after)]
+    names = [style.emphasised(sharder) for sharder in (before, after)]
+    title = f"{task_id}: {len(tables)} tables on {tables['world_size'].iloc[0]} ranks"
+    return _picture(list(map(_Side, names, shards, costs)), title)
+
+
+def pictures(plans: Mapping[str, Plan], title: str) -> go.Figure:
+    """Plans side by side: shards, predicted cost and memory of every rank.
+
+    Args:
+        plans: priced plans by name, from left to right.
+        title: title of the figure.
+    """
+    sides = []
+    for name, plan in plans.items():
+        limits = plan.memory.limits(plan.task)
+        tables = parent_tables(plan.task)
+        rows = [(of.name, of.num_embeddings, of.embedding_dim, of.pooling_factor, limits) for of in tables]
+        known = pd.DataFrame(
+            rows, columns=["table", "num_embeddings", "embedding_dim", "pooling_factor", "memory_bytes"]
+        )
+        shards = _shards_of(plan.to_frame().sort_values("rank", kind="stable"), known)
+        sides.append(_Side(name, shards, plan_costs_frame([plan])))
+    return _picture(sides, title)
+
+
+def sent_bytes(plans: Mapping[str, Plan]) -> go.Figure:
+    """What every host sends to other hosts in a step; every rank, if all ranks are on one host. Plans side by side."""
+    figure = make_subplots(1, len(plans), shared_yaxes=True, horizontal_spacing=0.03, column_titles=list(plans))
+    several = any(plan.task.num_hosts > 1 for plan in plans.values())
+    for column, plan in enumerate(plans.values(), start=1):
+        volumes = plan_volumes(plan.task, plan.shards, plan.ranks)
+        of, members = (volumes.across, plan.task.ranks_per_host) if several else (volumes.inside, 1)
+        for kind in KINDS:
+            megabytes = of[kind].reshape(-1, members).sum(axis=1) / 1e6
+            name, colour = _KIND_NAMES[kind], style.KIND_COLOURS[kind]
+            bar = go.Bar(y=style.rounded(megabytes), name=name, legendgroup=kind, marker_color=colour)
+            figure.add_trace(bar.update(showlegend=column == 1), row=1, col=column)
+    bars = max(len(trace.y) for trace in figure.data)
+    figure.update_xaxes(title_text="host" if several else "rank", dtick=-(-bars // _LABELS), tick0=0)
+    figure.update_yaxes(title_text="MB per step", col=1)
+    who = "every host sends to the other hosts" if several else "every rank sends to the other ranks"
+    style.styled(figure, f"What {who} in a step, computed from the statistics of the tables", height=380)
+    return figure.update_layout(barmode="stack", legend={"y": 1.12}, margin={"t": 132})
+
+
+def _picture(sides: Sequence[_Side], title: str) -> go.Figure:
+    is_measured = plan_totals(pd.concat([side.costs for side in sides]))["measured_step_ms"].notna().all()
     basis: Basis = "measured" if is_measured else "predicted"
     figure = make_subplots(
         rows=3,
-        cols=2,
+        cols=len(sides),
         shared_yaxes="rows",
         shared_xaxes="columns",
         row_heights=[0.5, 0.35, 0.15],
         horizontal_spacing=0.03,
         vertical_spacing=0.045,
-        column_titles=[style.emphasised(before), style.emphasised(after)],
+        column_titles=[side.name for side in sides],
     )
-    for column, (sharder, own) in enumerate(zip((before, after), costs, strict=True), start=1):
-        _add_plan(figure, column, _shards_of(_of(plans, task_id, sharder), tables), own, basis)
-    _add_legend(figure, plans[plans["task_id"] == task_id])
+    for column, side in enumerate(sides, start=1):
+        _add_plan(figure, column, side.shards, side.costs, basis)
+    _add_legend(figure, pd.concat([side.shards["sharding_type"] for side in sides]))
     for row, label in enumerate(("columns", f"{basis} cost, ms", "memory, %"), start=1):
         figure.update_yaxes(title_text=label, row=row, col=1)
-    return _laid_out(figure, task_id, tables)
+    return _laid_out(figure, title, max(len(side.costs) for side in sides))
 
 
 def _add_plan(figure: go.Figure, column: int, shards: pd.DataFrame, costs: pd.DataFrame, basis: Basis) -> None:
@@ -66,11 +128,10 @@ def _add_plan(figure: go.Figure, column: int, shards: pd.DataFrame, costs: pd.Da
     figure.add_trace(_memory_bars(costs, shards), row=3, col=column)
 
 
-def _laid_out(figure: go.Figure, task_id: str, tables: pd.DataFrame) -> go.Figure:
-    world_size = int(tables["world_size"].iloc[0])
-    figure.update_xaxes(tickmode="array", tickvals=list(range(world_size)), ticks="")
+def _laid_out(figure: go.Figure, title: str, world_size: int) -> go.Figure:
+    figure.update_xaxes(tickmode="array", tickvals=list(range(0, world_size, -(-world_size // _LABELS))), ticks="")
     figure.update_xaxes(title_text="rank", row=3)
-    style.styled(figure, f"{task_id}: {len(tables)} tables on {world_size} ranks", height=860)
+    style.styled(figure, title, height=860)
     figure.update_annotations(font_size=13)
     figure.update_layout(barmode="stack", bargap=0.18, legend={"y": 1.05}, margin={"t": 132})
     return figure
@@ -89,9 +150,9 @@ def _shards_of(rows: pd.DataFrame, tables: pd.DataFrame) -> pd.DataFrame:
     return rows.merge(tables, on="table", suffixes=("", "_of_table"))
 
 
-def _add_legend(figure: go.Figure, plans: pd.DataFrame) -> None:
-    """Explain the colours of shards, and the hatching of replicas if the task's plans have any."""
-    has_replicas = (plans["sharding_type"] == "data_parallel").any()
+def _add_legend(figure: go.Figure, types: pd.Series) -> None:
+    """Explain the colours of shards, and the hatching of replicas if the plans have any."""
+    has_replicas = (types == "data_parallel").any()
     for name, (colour, hatching) in (_LEGEND | (_REPLICA if has_replicas else {})).items():
         marker = {"color": colour, "pattern": {"shape": hatching}}
         figure.add_trace(go.Bar(x=[None], y=[None], name=name, marker=marker), row=1, col=1)

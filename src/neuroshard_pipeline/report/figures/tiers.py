@@ -33,11 +33,6 @@ _TIER_NAMES: dict[TierKind, str] = {
     "host": "host: on every host",
     "cold": "cold: stored once",
 }
-_KIND_COLOURS: dict[Kind, str] = {
-    "ids": style.PART_COLOURS["input_dist"],
-    "outputs": style.PART_COLOURS["forward_comm"],
-    "reductions": style.PART_COLOURS["reduction"],
-}
 _KIND_NAMES: dict[Kind, str] = {
     "ids": "ids",
     "outputs": "rows and their gradients",
@@ -176,7 +171,7 @@ def _add_wires(figure: go.Figure, row: int, wires: Mapping[str, tuple[Volumes, V
                 orientation="h",
                 name=_KIND_NAMES[kind],
                 legendgroup=kind,
-                marker_color=_KIND_COLOURS[kind],
+                marker_color=style.KIND_COLOURS[kind],
                 showlegend=_is_new(figure, kind),
                 hovertemplate=f"{_KIND_NAMES[kind]}: %{{x:,.3g}} MB per step<extra></extra>",
             ),
