@@ -14,7 +14,7 @@ from neuroshard_pipeline.torchrec_bridge.ranks import join_ranks
 from neuroshard_pipeline.torchrec_bridge.truth.embeddings import ShardedEmbeddings
 from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams
 
-REPEATS = 5
+REPEATS = 9
 PARAMS = StepParams(
     backend="gloo",
     threads=1,
