@@ -142,7 +142,7 @@ def price_plan(problem: Problem, placement: Placement, sharder: str, rejected: t
     task, models = problem.task, problem.models
     parts = step_parts(task, placement.shards, placement.ranks, models, problem.lookup_embeddings, bounded=True)
     predicted = predicted_cost(parts, models, task.batch_size)
-    alone = problem.embeddings_of(placement.shards)
+    alone = problem.lookup_embeddings(placement.shards)
     return Plan(
         task,
         placement.shards,
