@@ -31,9 +31,9 @@ _COLUMNS_AT_ONCE = 4096
 #: Tables of a lookup that is priced as a copy of rows, and their columns, the most that cost models are trained with.
 _COPIED_TABLES, _COPIED_COLUMNS = 8, 512
 
-#: A copy of what stays on its rank, relative to such a lookup. A lookup moves three bytes through memory per byte of a
-#: row, because it also reads the cache lines that it writes; long copies do not.
-_STREAMED = 2 / 3
+#: A copy of what stays on its rank, relative to such a lookup, which finds every row at another address: measured on two
+#: gloo ranks (benchmarks/replan/moves_on_gloo.py).
+_STREAMED = 0.4
 
 #: Rows and columns of shards, (N, 4): first row, end of rows, first column, end of columns.
 _Rectangles = IntArray
