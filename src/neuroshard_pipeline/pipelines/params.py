@@ -53,7 +53,7 @@ class TorchRecExportParams(Parameters):
 
 
 class PlanParams(Parameters):
-    """The task of `plan`, `replan` and `advise`. Only `plan` uses `links`, `sharder` and `rivals`; `replan` has no `seed`.
+    """The task of `plan`, `replan` and `advise`; `replan` has no `seed`. Only `plan` uses `links`, `sharder`, `rivals`.
 
     Attributes:
         tables: path of a CSV, Parquet or JSON file of embedding tables.
