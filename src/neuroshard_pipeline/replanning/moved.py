@@ -31,8 +31,8 @@ _COLUMNS_AT_ONCE = 4096
 #: Tables of a lookup that is priced as a copy of rows, and their columns, the most that cost models are trained with.
 _COPIED_TABLES, _COPIED_COLUMNS = 8, 512
 
-#: A copy of what stays on its rank, relative to such a lookup, which finds every row at another address: measured on two
-#: gloo ranks (benchmarks/replan/moves_on_gloo.py).
+#: A copy of what stays on its rank, relative to such a lookup, which finds every row at another address: measured on
+#: two gloo ranks (benchmarks/replan/moves_on_gloo.py).
 _STREAMED = 0.4
 
 #: Rows and columns of shards, (N, 4): first row, end of rows, first column, end of columns.
