@@ -9,6 +9,8 @@ Shapes: W ranks, N shards.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from neuroshard_pipeline.arrays import IntArray
@@ -58,7 +60,7 @@ def kept_spread(present: Present, problem: Problem, fresh: Placement) -> Spread:
     return placed_spread(types, present, problem)
 
 
-def placed_spread(types: dict[str, ShardingType], present: Present, problem: Problem) -> Spread:
+def placed_spread(types: Mapping[str, ShardingType], present: Present, problem: Problem) -> Spread:
     """Spread tables of these types, on their present hosts if they are there.
 
     Raises:
