@@ -1,12 +1,13 @@
 r"""What do sampled bags and narrower embeddings save, and what do they cost in loss?
 
-    python benchmarks/advice/bench_smaller_tables.py --data data   # after `make run`; 5 minutes on two quiet cores
+    python benchmarks/advice/bench_smaller_tables.py steps --data data    # after `make run`; 2 minutes, quiet cores
+    python benchmarks/advice/bench_smaller_tables.py losses --data data   # 6 minutes on one core
 
 It draws a task for two ranks: tables with bags of skewed lengths, and clicks that depend on the ids. `advise` names
-limits of bags and widths (the points of its frontiers). The script prints predicted and measured steps of today's plan,
-of these plans, and of as many columns given up by random tables, and the time of `sampled_bags` itself. Beside them
-stands the loss on held-out samples of a factorisation machine with a small dense part, trained with three seeds on the
-ids, the widths and the clicks of each case.
+limits of bags and widths (the points of its frontiers). `steps` prints predicted and measured steps of today's plan, of
+these plans, and of as many columns given up by random tables; those with sampled bags contain the time of `sampled_bags`
+itself, which it also prints. `losses` prints the loss on held-out samples of a factorisation machine with a small dense
+part, trained with three seeds on the ids, the widths and the clicks of each case.
 """
 
 from __future__ import annotations
@@ -150,31 +151,42 @@ def case(line: Line) -> tuple[dict[str, int], dict[str, int]]:
     return widths, {name: int(limit) for name, limit in limits}
 
 
+def steps(lines: list[Line]) -> None:
+    """Print predicted and measured steps."""
+    measured = measured_ms(lines)
+    print("predicted ms  measured ms  of it sampling  case")
+    for line in lines:
+        most = case(line)[1]
+        sampling = transform_ms(most) if most else 0.0
+        total = measured[line.what_if.name] + sampling
+        print(f"{line.step_ms:12.2f} {total:12.2f} {sampling:15.2f}  {line.what_if.name} ({line.what_if.setting})")
+
+
+def losses(lines: list[Line]) -> None:
+    """Print losses of all seeds, their mean, and the mean difference from today's of the same seed."""
+    today = None
+    for line in lines:
+        found = np.array([loss(seed, *case(line)) for seed in SEEDS])
+        today = found if today is None else today
+        shown = " ".join(f"{value:.4f}" for value in found)
+        print(f"{shown}  mean {found.mean():.4f} ({(found - today).mean():+.4f})  {line.what_if.name}", flush=True)
+
+
 def main() -> None:
-    """Print steps and losses of all cases."""
+    """Answer the question of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("question", choices=["steps", "losses"])
     parser.add_argument("--data", type=Path, default=ROOT / "data", help="data folder of a finished run")
-    models = ns.load_cost_models(parser.parse_args().data / "06_models")
+    arguments = parser.parse_args()
+    models = ns.load_cost_models(arguments.data / "06_models")
     torch.set_num_threads(1)
     task, lengths = drawn_task()
     advice = ns.advise(task, models, pairs=0, lengths=lengths)
-    points = [
-        line for of in advice.frontiers().values() for line in of if line.what_if.topic != "half-precision weights"
-    ]
-    columns = max(line.what_if.given_up for line in advice.frontiers()["narrower embeddings"][:3])
+    frontiers = advice.frontiers()
+    points = [*frontiers["fewer ids per bag"], *frontiers["narrower embeddings"]]
+    columns = frontiers["narrower embeddings"][-1].what_if.given_up
     drawn = [plan_line(task, models, SharderSettings(), 0, advice.today, random_cuts(task, columns, s)) for s in (1, 2)]
-    lines = [advice.today, *points, *drawn]
-    measured = measured_ms(lines)
-    print("predicted ms  measured ms  of it sampling  loss of three seeds (mean)            case")
-    for line in lines:
-        widths, most = case(line)
-        losses = [loss(seed, widths, most) for seed in SEEDS]
-        sampling, shown = transform_ms(most) if most else 0.0, " ".join(f"{value:.4f}" for value in losses)
-        name = f"{line.what_if.name} ({line.what_if.setting})" if line.what_if.setting else line.what_if.name
-        total = measured[line.what_if.name] + sampling
-        print(
-            f"{line.step_ms:12.2f} {total:12.2f} {sampling:15.2f}  {shown} ({np.mean(losses):.4f})  {name}", flush=True
-        )
+    {"steps": steps, "losses": losses}[arguments.question]([advice.today, *points, *drawn])
 
 
 if __name__ == "__main__":
