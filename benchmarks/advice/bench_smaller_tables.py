@@ -5,7 +5,7 @@ r"""What do sampled bags and narrower embeddings save, and what do they cost in 
 
 It draws a task for two ranks: tables with bags of skewed lengths, and clicks that depend on the ids. `advise` names
 limits of bags and widths (the points of its frontiers). `steps` prints predicted and measured steps of today's plan, of
-these plans, and of as many columns given up by random tables; those with sampled bags contain the time of `sampled_bags`
+these plans, and of as many columns given up by random tables; sampled bags contain the time of `sampled_bags`
 itself, which it also prints. `losses` prints the loss on held-out samples of a factorisation machine with a small dense
 part, trained with three seeds on the ids, the widths and the clicks of each case.
 """
