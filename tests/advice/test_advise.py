@@ -1,5 +1,6 @@
 """Advice: every line is a plan of its changed task; gains and costs follow from it; an interrupted call keeps lines."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -9,13 +10,17 @@ from hypothesis import strategies as st
 
 import neuroshard_pipeline as ns
 from neuroshard_pipeline.advice import lines as module
+from neuroshard_pipeline.advice.doubts import _profile, doubts
 from neuroshard_pipeline.advice.frontiers import dropped_shares
-from neuroshard_pipeline.advice.what_ifs import with_batch
+from neuroshard_pipeline.advice.what_ifs import with_batch, with_faster_links
 from neuroshard_pipeline.report.advice_page import advice_html, advice_text
+from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.price import priced
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.tables.id_batches import observed
 from neuroshard_pipeline.tables.profile import with_profile
+from neuroshard_pipeline.tables.row_blocks import row_shards
+from neuroshard_pipeline.tables.table import whole
 
 WORLD, BATCH = 2, 4096
 
@@ -173,3 +178,27 @@ def test_faster_links_move_more_bytes_in_the_same_time(models):
     dims = np.array([[100.0, 200.0, 50.0, 70.0]])
     faster = replace(models.comm, bandwidth=2.0)
     np.testing.assert_allclose(faster.backward_ms(2 * dims, BATCH), models.comm.backward_ms(dims, BATCH))
+
+
+def test_a_doubt_names_the_value_at_which_another_plan_becomes_cheaper(task, models):
+    pooled = replace(task, tables=task.tables[:4], memory_bytes=2**30)
+    replicas = [(whole(table, "data_parallel"), rank) for table in pooled.tables for rank in range(WORLD)]
+    rows = [each for t in pooled.tables for each in zip(row_shards(t, "row_wise", WORLD), range(WORLD), strict=True)]
+    today, other = (priced(Plan(pooled, *zip(*placed, strict=True), "drawn"), models) for placed in (replicas, rows))
+    (doubt,) = doubts(today, [other], models, {"reduction": (0.2, 9.0)})
+    times = float(re.search(r"reductions: if they cost ([\d.]+) times", doubt.text)[1])
+    for at, is_cheaper in ((0.97 * times, False), (1.03 * times, True), (10.0, True)):
+        dearer = with_faster_links(models, 1 / at)
+        saved_ms = priced(today, dearer).predicted_cost_ms - priced(other, dearer).predicted_cost_ms
+        assert (saved_ms > 0) == is_cheaper
+    assert doubt.saved_ms == pytest.approx(saved_ms)
+    assert "nccl-tests" in doubt.settled_by
+    assert not list(doubts(today, [other], models, {"reduction": (0.2, 0.1)}))
+
+
+def test_profiles_that_are_doubted_lie_around_the_assumed_one():
+    table = ns.Table("t", 2_000_000, 64, 20.0)
+    nearly_equal, assumed, steep = (_profile(table, BATCH, exponent) for exponent in (0.3, 1.128, 1.6))
+    assert assumed.unique_rows == pytest.approx(with_profile(table, BATCH).unique_rows)
+    assert assumed.reuse == pytest.approx(with_profile(table, BATCH).reuse)
+    assert steep.unique_rows < 0.5 * assumed.unique_rows < 0.5 * nearly_equal.unique_rows

@@ -11,6 +11,7 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
+from neuroshard_pipeline.advice.doubts import Doubt, doubts
 from neuroshard_pipeline.advice.frontiers import BagLengths, frontiers
 from neuroshard_pipeline.advice.what_ifs import WhatIf, what_ifs
 from neuroshard_pipeline.cost_models import CostModels
@@ -74,12 +75,14 @@ class Advice:
         today: its line.
         lines: the planned what-ifs, the shortest step first; those without a plan come last.
         pending: number of what-ifs that were not planned, because the call was interrupted.
+        doubts: assumptions that decide today's plan.
     """
 
     task: ShardingTask
     today: Line
     lines: tuple[Line, ...]
     pending: int = 0
+    doubts: tuple[Doubt, ...] = ()
 
     def frontiers(self) -> dict[str, list[Line]]:
         """By topic, the lines that give something up, in ascending order of what they give up."""
@@ -132,7 +135,11 @@ def advise(
     singles = [*what_ifs(task, models), *frontiers(task, today.plan, models, settings.memory, lengths or {})]
     seconds = (time.perf_counter() - start) * (len(singles) + pairs)
     _LOGGER.info("%d what-ifs and up to %d pairs of them take about %.0f s", len(singles), pairs, seconds)
-    return Advice(task, today, *_planned(partial(plan, today), singles, pairs))
+    lines, pending = _planned(partial(plan, today), singles, pairs)
+    if today.plan is None:
+        return Advice(task, today, lines, pending)
+    known = [other for line in lines if line.plan for other in _repriced(line.plan, today.plan.task, models)]
+    return Advice(task, today, lines, pending, tuple(doubts(today.plan, known, models, today.parts_ms)))
 
 
 def _planned(plan: Callable[[WhatIf], Line], singles: Sequence[WhatIf], pairs: int) -> tuple[tuple[Line, ...], int]:

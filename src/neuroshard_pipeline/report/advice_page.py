@@ -59,6 +59,11 @@ def _notes(advice: Advice) -> list[str]:
         "every part of a step to be the same before and after. Rank-hours are those of the embedding modules alone."
     ]
     lines += [f"{line.what_if.name}: {line.problem}" for line in (advice.today, *advice.lines) if line.problem]
+    lines += [
+        f"Decides the plan: {doubt.text}, another plan is cheaper, by up to {fixed(doubt.saved_ms, 3)} ms. What would "
+        f"settle it: {doubt.settled_by}."
+        for doubt in advice.doubts
+    ]
     lines += [f"Interrupted: {advice.pending} what-ifs were not planned."] if advice.pending else []
     return [*lines, *(advice.today.plan.caveats if advice.today.plan else ())]
 
