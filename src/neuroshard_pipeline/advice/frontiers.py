@@ -27,8 +27,9 @@ from neuroshard_pipeline.tables.profile import with_profile
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, DEFAULT_DATA_TYPE, Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
-#: Shares of what could be given up; if the tables do not fit, multiples of the missing bytes. Each is a point.
-_SHARES, _OF_MISSING = (0.05, 0.1, 0.25, 0.5), (1.0, 1.03, 1.1, 1.3)
+#: Shares of what could be given up (all tables in half precision share a kernel); if the tables do not fit, multiples of
+#: the missing bytes. Each is a point.
+_SHARES, _SHARES_IN_HALF, _OF_MISSING = (0.05, 0.1, 0.25, 0.5), (0.25, 0.5, 1.0), (1.0, 1.03, 1.1, 1.3)
 #: Shares of the ids of a table that its cuts drop.
 _DROPPED = (0.02, 0.05, 0.1, 0.2, 0.4)
 #: Number of tables that a setting names, and number of tables beyond which every table has only one cut.
@@ -78,7 +79,8 @@ def frontiers(
     for topic, unit, cuts, costs in kinds:
         order = _ordered(task, cuts, size if plan is None else partial(_mean_ms, plan, models))
         units, saved = np.cumsum([[cut.units, cut.saved] for cut in order], axis=0).reshape(-1, 2).T
-        marks = np.multiply(_OF_MISSING, max(missing, 1)) if plan is None else np.multiply(_SHARES, sum(units[-1:]))
+        shares = np.array(_SHARES_IN_HALF if cuts is _half else _SHARES)
+        marks = np.array(_OF_MISSING) * max(missing, 1) if plan is None else shares * sum(units[-1:])
         counts = np.searchsorted(saved if plan is None else units, marks * (1 - 1e-9)) + 1
         for count in sorted({int(count) for count in counts if count <= len(order)}):
             made = {cut.table.name: cut for cut in order[:count]}
