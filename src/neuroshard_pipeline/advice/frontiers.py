@@ -27,8 +27,8 @@ from neuroshard_pipeline.tables.profile import with_profile
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, DEFAULT_DATA_TYPE, Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
-#: Shares of what could be given up (all tables in half precision share a kernel); if the tables do not fit, multiples of
-#: the missing bytes. Each is a point.
+#: Shares of what could be given up; all tables in half precision share a kernel. If the tables do not fit: multiples
+#: of the missing bytes.
 _SHARES, _SHARES_IN_HALF, _OF_MISSING = (0.05, 0.1, 0.25, 0.5), (0.25, 0.5, 1.0), (1.0, 1.03, 1.1, 1.3)
 #: Shares of the ids of a table that its cuts drop.
 _DROPPED = (0.02, 0.05, 0.1, 0.2, 0.4)
@@ -86,7 +86,10 @@ def frontiers(
             made = {cut.table.name: cut for cut in order[:count]}
             named = [f"{name}: {cut.text}" for name, cut in list(made.items())[:_NAMED]]
             more = f" and {len(made) - _NAMED} more" if len(made) > _NAMED else ""
-            name, given = f"{topic}: {units[count - 1]:,.4g} {unit} of {len(made)} tables", float(units[count - 1])
+            name, given = (
+                f"{topic}: {units[count - 1]:,.4g} {unit}, {len(made)} of {len(task.tables)} tables",
+                float(units[count - 1]),
+            )
             change = partial(_with_tables, {name: cut.table for name, cut in made.items()})
             yield WhatIf(name, topic, change, costs, ", ".join(named) + more, True, given_up=given)
 
