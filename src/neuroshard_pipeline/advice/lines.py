@@ -29,6 +29,9 @@ _LOGGER = logging.getLogger(__name__)
 #: Pairs are made of this many what-ifs with the largest gains.
 _PAIRED = 4
 _MS_PER_HOUR = 3.6e6
+#: The part of a relative error that two plans do not share, set so that nine of ten gains that two ranks measured lie in
+#: their intervals (benchmarks/advice/bench_advice.py gains).
+_OWN_ERROR = 1 / 3
 _NONE = float("nan")
 
 
@@ -44,8 +47,7 @@ class Line:
         ranks: ranks of all replica groups.
         step_ms: predicted ms for as many samples as one step of today has.
         gain_ms: ms by which the step is shorter than today's.
-        low_gain_ms: lower end of the gain's 90 % interval; the relative error of a part of the step is taken to be the
-            same before and after.
+        low_gain_ms: lower end of the gain's 90 % interval (`_half_ms`).
         high_gain_ms: upper end.
         memory_gib: GiB that embeddings need on the fullest rank.
         rank_hours: rank-hours per million samples, if the embedding modules took all the time.
@@ -224,7 +226,13 @@ def _parts_ms(plan: Plan, models: CostModels, share: float) -> dict[str, tuple[f
 
 
 def _half_ms(before: Mapping[str, tuple[float, float]], after: Mapping[str, tuple[float, float]]) -> float:
-    """Half the width of the interval of a gain."""
-    none = (0.0, 0.0)
-    pairs = [(before.get(part, none), after.get(part, none)) for part in {*before, *after}]
-    return float(np.sqrt(sum((max(old[1], new[1]) * (old[0] - new[0])) ** 2 for old, new in pairs)))
+    """Half the width of the interval of a gain.
+
+    Each part has an error that is the same share before and after, and one of its own, which is smaller (`_OWN_ERROR`).
+    """
+    none, total = (0.0, 0.0), 0.0
+    for part in {*before, *after}:
+        (old, old_share), (new, new_share) = before.get(part, none), after.get(part, none)
+        share = max(old_share, new_share)
+        total += share**2 * ((old - new) ** 2 + _OWN_ERROR**2 * (old**2 + new**2))
+    return float(np.sqrt(total))
