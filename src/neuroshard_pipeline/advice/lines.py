@@ -29,8 +29,8 @@ _LOGGER = logging.getLogger(__name__)
 #: Pairs are made of this many what-ifs with the largest gains.
 _PAIRED = 4
 _MS_PER_HOUR = 3.6e6
-#: The part of a relative error that two plans do not share, set so that nine of ten gains that two ranks measured are in
-#: their intervals (benchmarks/advice/bench_advice.py gains).
+#: The part of a relative error that two plans do not share, set so that nine of ten gains that two ranks measured are
+#: in their intervals (benchmarks/advice/bench_advice.py gains).
 _OWN_ERROR = 1 / 3
 _NONE = float("nan")
 

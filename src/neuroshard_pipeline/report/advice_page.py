@@ -55,7 +55,7 @@ def _how(line: Line) -> str:
 def _notes(advice: Advice) -> list[str]:
     """Sentences below the tables."""
     lines = [
-        f"Steps are predicted, for {advice.today.samples:,} samples. Intervals take the errors of parts to be mostly the "
+        f"Steps are predicted, for {advice.today.samples:,} samples. Intervals take errors of parts to be mostly the "
         "same before and after. Rank-hours are those of the embedding modules alone."
     ]
     lines += [f"{line.what_if.name}: {line.problem}" for line in (advice.today, *advice.lines) if line.problem]
