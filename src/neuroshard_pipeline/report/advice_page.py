@@ -10,17 +10,7 @@ from neuroshard_pipeline.report.page import render_page
 from neuroshard_pipeline.report.style import PART_COLOURS, styled
 from neuroshard_pipeline.report.terminal import aligned_table
 
-_HEADER = (
-    "what if",
-    "step ms",
-    "gain ms",
-    "gain",
-    "90 % interval",
-    "ranks",
-    "GiB",
-    "rank-h/1e9 samples",
-    "other model",
-)
+_HEADER = ["what if", "step ms", "gain ms", "gain", "90 % interval", "ranks", "GiB", "rank-h/1e9 samples", "new model"]
 _COLOURS = {False: PART_COLOURS["compute"], True: PART_COLOURS["forward_comm"]}
 
 
@@ -37,7 +27,7 @@ def advice_text(advice: Advice) -> str:
 
 def advice_rows(advice: Advice, lines: Sequence[Line]) -> list[list[str]]:
     """Header and one row per line."""
-    rows = [list(_HEADER)]
+    rows = [_HEADER]
     for line in lines:
         cells = ["does not fit" if line.plan is None else fixed(line.step_ms, 3), *[MISSING] * 3]
         if line.gain_ms == line.gain_ms:  # not NaN
