@@ -4,8 +4,8 @@ r"""What do sampled bags and narrower embeddings save, and what do they cost in 
     python benchmarks/advice/bench_smaller_tables.py losses --data data   # 6 minutes on one core
 
 It draws a task for two ranks: tables with bags of skewed lengths, and clicks that depend on the ids. `advise` names
-limits of bags and widths (the points of its frontiers). `steps` prints predicted and measured steps of today's plan, of
-these plans, and of as many columns given up by random tables; sampled bags contain the time of `sampled_bags`
+limits of bags and widths (the last two points of its frontiers). `steps` prints predicted and measured steps of today's
+plan, of these plans, and of as many columns given up by random tables; sampled bags contain the time of `sampled_bags`
 itself, which it also prints. `losses` prints the loss on held-out samples of a factorisation machine with a small dense
 part, trained with three seeds on the ids, the widths and the clicks of each case.
 """
@@ -31,7 +31,7 @@ from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.tables.id_batches import observed
 from neuroshard_pipeline.torchrec_bridge import sampled_bags
 
-WORLD, BATCH, TRAINED, HELD_OUT, SEEDS = 2, 512, 400, 40, (0, 1, 2)
+WORLD, BATCH, TRAINED, HELD_OUT, SEEDS = 2, 2048, 250, 20, (0, 1, 2)
 LATENT, COMMON = 8, 16
 ROWS = (500, 1000, 2000, 4000, 8000, 500, 1000, 2000)
 WIDTHS = (64, 64, 32, 64, 64, 32, 64, 64)
@@ -183,7 +183,7 @@ def main() -> None:
     task, lengths = drawn_task()
     advice = ns.advise(task, models, pairs=0, lengths=lengths)
     frontiers = advice.frontiers()
-    points = [*frontiers["fewer ids per bag"], *frontiers["narrower embeddings"]]
+    points = [*frontiers["fewer ids per bag"][-2:], *frontiers["narrower embeddings"][-2:]]
     columns = frontiers["narrower embeddings"][-1].what_if.given_up
     drawn = [plan_line(task, models, SharderSettings(), 0, advice.today, random_cuts(task, columns, s)) for s in (1, 2)]
     {"steps": steps, "losses": losses}[arguments.question]([advice.today, *points, *drawn])

@@ -71,7 +71,7 @@ def frontiers(
             "fewer ids per bag",
             "ids per sample",
             partial(_sampled, task.batch_size, lengths),
-            "ids of long bags are lost",
+            "ids of long bags; the time of sampled_bags",
         ),
     )
     size = partial(memory.shard_bytes, task=task)

@@ -18,12 +18,13 @@ from torchrec import KeyedJaggedTensor  # noqa: E402
 def sampled_bags(features: KeyedJaggedTensor, most: Mapping[str, int], seed: int | None = None) -> KeyedJaggedTensor:
     """The batch with at most `most[key]` ids in every bag of a feature; ids that stay keep their order.
 
-    Gradients reach the weights of the ids that stay; the others get gradients of 0.
+    With a seed, the ids that stay follow a random id of the bag, the first id after the last, so that each is equally
+    likely to stay and nothing is sorted. Gradients reach the weights of the ids that stay; others get gradients of 0.
 
     Args:
         features: ids of a batch, perhaps weighted.
         most: limits by feature; other features keep all ids.
-        seed: seed of the random choice of ids, another one for every batch; None for the first ids of every bag.
+        seed: seed of the choice of ids, another one for every batch; None for the first ids of every bag.
 
     Raises:
         TaskError: the batch has no such feature, or a limit is below 1.
@@ -31,18 +32,18 @@ def sampled_bags(features: KeyedJaggedTensor, most: Mapping[str, int], seed: int
     for key, limit in most.items():
         if key not in features.keys() or limit < 1:  # noqa: SIM118
             raise TaskError(f"at most {limit} ids of feature {key!r}: limits are at least 1, for {features.keys()}")
-    lengths, values = features.lengths(), features.values()
+    lengths, device = features.lengths(), features.lengths().device
     longest = int(lengths.max()) if len(lengths) else 0
-    of_keys = torch.tensor([most.get(key, longest) for key in features.keys()], device=lengths.device)  # noqa: SIM118
-    limits = of_keys.repeat_interleave(torch.tensor(features.stride_per_key(), device=lengths.device))
-    bags = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
-    order = torch.arange(len(values), device=values.device)
+    of_keys = torch.tensor([most.get(key, longest) for key in features.keys()], device=device)  # noqa: SIM118
+    limits = of_keys.repeat_interleave(torch.tensor(features.stride_per_key(), device=device))
+    bags = torch.arange(len(lengths), device=device).repeat_interleave(lengths)
+    places = torch.arange(len(bags), device=device) - features.offsets()[bags]
     if seed is not None:
-        generator = torch.Generator(values.device).manual_seed(seed)
-        order = torch.randperm(len(values), generator=generator, device=values.device)
-        order = order[bags[order].argsort(stable=True)]
-    kept = torch.empty_like(order, dtype=torch.bool)
-    kept[order] = torch.arange(len(values), device=values.device) - features.offsets()[bags] < limits[bags]
+        generator = torch.Generator(device).manual_seed(seed)
+        starts = (torch.rand(len(lengths), generator=generator, device=device) * lengths).long()
+        places = places - starts[bags]
+        places += lengths[bags] * (places < 0)
+    kept, values = places < limits[bags], features.values()
     weights, varies = features.weights_or_none(), features.variable_stride_per_key()
     return KeyedJaggedTensor(
         features.keys(),
