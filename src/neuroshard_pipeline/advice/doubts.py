@@ -9,9 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import numpy as np
-
-from neuroshard_pipeline.advice.frontiers import plan_cost
+from neuroshard_pipeline.advice.frontiers import mean_ms, plan_cost
 from neuroshard_pipeline.advice.what_ifs import with_faster_links
 from neuroshard_pipeline.cost_models import CostModels
 from neuroshard_pipeline.search.plan import Plan
@@ -111,10 +109,8 @@ def _assumed(plan: Plan, models: CostModels) -> list[Table]:
     """The tables with assumed profiles on which the mean cost of a rank depends most."""
 
     def spread(table: Table) -> float:
-        low, high = (
-            np.mean(plan_cost(plan, models, _profile(table, plan.task.batch_size, end)).rank_ms) for end in _EXPONENTS
-        )
-        return abs(float(high - low))
+        low, high = (mean_ms(plan, models, _profile(table, plan.task.batch_size, end)) for end in _EXPONENTS)
+        return abs(high - low)
 
     return sorted(filter(is_assumed, plan.task.tables), key=spread, reverse=True)[:_DOUBTED]
 

@@ -1,9 +1,9 @@
 """What-ifs that make tables smaller: fewer columns, narrower data types, at most k ids per bag. They change the model.
 
 A *cut* makes a table smaller; it gives up columns, bytes or ids, and saves time: the mean over the ranks of today's
-plan, priced with the smaller table. A point of a *frontier* makes the cuts that save most per unit given up, up to a
-share of all units, and is planned anew. If the tables do not fit, the cuts that free most bytes per unit come first,
-and the points are the fewest cuts after which all tables together fit, with some room for the search.
+plan, without waits, priced with the smaller table. A point of a *frontier* makes the cuts that save most per unit given
+up, up to a share of all units, and is planned anew. If the tables do not fit, the cuts that free most bytes per unit
+come first, and the points are the fewest cuts after which all tables together fit, with some room for the search.
 """
 
 import math
@@ -19,9 +19,9 @@ from neuroshard_pipeline.advice.what_ifs import WhatIf
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.cost_models import CostModels
 from neuroshard_pipeline.search.memory import MemoryModel
-from neuroshard_pipeline.search.parts import step_parts
+from neuroshard_pipeline.search.parts import Parts, step_parts
 from neuroshard_pipeline.search.plan import Plan, PlanCost
-from neuroshard_pipeline.search.price import predicted_cost
+from neuroshard_pipeline.search.price import halves_ms, predicted_cost
 from neuroshard_pipeline.tables.lookups import local_table
 from neuroshard_pipeline.tables.profile import with_profile
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, DEFAULT_DATA_TYPE, Shard, Table, whole
@@ -77,7 +77,7 @@ def frontiers(
     size = partial(memory.shard_bytes, task=task)
     missing = sum(size(whole(table)) for table in task.tables) - sum(memory.limits(task))
     for topic, unit, cuts, costs in kinds:
-        order = _ordered(task, cuts, size if plan is None else partial(_mean_ms, plan, models))
+        order = _ordered(task, cuts, size if plan is None else lambda shard: mean_ms(plan, models, shard.table))
         units, saved = np.cumsum([[cut.units, cut.saved] for cut in order], axis=0).reshape(-1, 2).T
         shares = np.array(_SHARES_IN_HALF if cuts is _half else _SHARES)
         marks = np.array(_OF_MISSING) * max(missing, 1) if plan is None else shares * sum(units[-1:])
@@ -111,15 +111,23 @@ def _ordered(task: ShardingTask, cuts: _Cuts, cost: Callable[[Shard], float]) ->
     return sorted(found, key=lambda cut: -cut.score)
 
 
-def _mean_ms(plan: Plan, models: CostModels, table: Shard) -> float:
-    """Mean over the ranks of a plan's cost, with this table in the place of the one of its name."""
-    return float(np.mean(plan_cost(plan, models, table.table).rank_ms))
+def mean_ms(plan: Plan, models: CostModels, table: Table) -> float:
+    """Mean ms over the ranks without waits, with this table in the place of the one of its name.
+
+    A forward all-to-all without waits is taken to cost as much as a backward one.
+    """
+    parts = _parts(plan, models, table)
+    return float(np.mean(2 * halves_ms(parts, models, plan.task.batch_size).sum(axis=1) - parts.own_ms))
 
 
 def plan_cost(plan: Plan, models: CostModels, table: Table | None = None) -> PlanCost:
     """The cost of a plan, with another table, such as a narrower one, in the place of the one of its name."""
+    return predicted_cost(_parts(plan, models, table), models, plan.task.batch_size)
+
+
+def _parts(plan: Plan, models: CostModels, table: Table | None) -> Parts:
     shards = [_with_table(shard, table) if table else shard for shard in plan.shards]
-    return predicted_cost(step_parts(plan.task, shards, plan.ranks, models), models, plan.task.batch_size)
+    return step_parts(plan.task, shards, plan.ranks, models)
 
 
 def _with_table(shard: Shard, table: Table) -> Shard:
