@@ -19,10 +19,9 @@ from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backwa
 from tqdm import tqdm
 
 import neuroshard_pipeline as ns
-from neuroshard_pipeline.lab.network_presets import network_preset
+from neuroshard_pipeline.lab.network_presets import ethernet, network_preset
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.torchrec_bridge import torchrec_sharders
-from neuroshard_pipeline.torchrec_bridge.virtual.networks import ethernet
 from neuroshard_pipeline.torchrec_bridge.virtual.own import step_times
 
 BATCH_PER_RANK = 256
@@ -89,7 +88,7 @@ if __name__ == "__main__":
     networks = {
         "100 Gbit/s": ethernet(100, per_host),
         "25 Gbit/s": ethernet(25, per_host),
-        "InfiniBand": network_preset("h100-ib400").model_copy(update={"gpus_per_host": per_host}),
+        "InfiniBand": network_preset("h100-ib400", per_host),
     }
     for sharder in ("random", "neuroshard_plus"):
         plan = ns.shard(task, ns.load_cost_models("h100"), sharder)

@@ -178,7 +178,7 @@ def differences(plan: Plan, logged: Logged) -> dict[str, list[str]]:
 
 def _lab(plan: Plan, logged: Logged) -> Iterator[str]:
     task, world = plan.task, plan.task.world_size
-    network = network_preset("h100-ib400").model_copy(update={"gpus_per_host": task.ranks_per_host})
+    network = network_preset("h100-ib400", task.ranks_per_host)
     job = Job(task, modelled_device("h100"), network, step_params())
     phases = step_phases(grouped(plan.shards, plan.ranks, task), job)
     for rank in range(world):

@@ -23,6 +23,7 @@ import pandas as pd
 from virtual_rank_jobs import gloo_in_place, set_up_with_wall_clock, set_up_without_turns
 
 import neuroshard_pipeline as ns
+from neuroshard_pipeline.lab.network_presets import ethernet
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.table import Shard, whole
@@ -30,7 +31,7 @@ from neuroshard_pipeline.torchrec_bridge.ranks import rank_team
 from neuroshard_pipeline.torchrec_bridge.truth import steps
 from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams
 from neuroshard_pipeline.torchrec_bridge.virtual import log as virtual_log
-from neuroshard_pipeline.torchrec_bridge.virtual.networks import ethernet, modelled_network
+from neuroshard_pipeline.torchrec_bridge.virtual.networks import modelled_network
 from neuroshard_pipeline.torchrec_bridge.virtual.replay import replayed
 
 PARAMS = StepParams(

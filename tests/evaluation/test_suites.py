@@ -207,7 +207,7 @@ def test_a_users_suite_is_read_from_its_file(tmp_path):
     ids=["host_memory", "host_tiers", "no_sequence", "one_host", "a_host_is_a_rank", "no_tiers"],
 )
 def test_tasks_whose_plans_may_be_impossible_to_measure_are_not_measured(tmp_path, columns, values, measured):
-    """`plan_samples` would refuse such plans, but only after all sharders have solved all tasks."""
+    """The judge would leave out such plans, but only after all sharders have solved all tasks."""
     frame = drawn_suites(with_suites(names=(), user={"mine": user_file(tmp_path, columns, values)}))
     assert frame["is_measured"].tolist() == [measured]
 

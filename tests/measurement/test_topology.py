@@ -20,7 +20,7 @@ from neuroshard_pipeline.measurement.topology import TopologyParams, topology_co
 from neuroshard_pipeline.tables.samples import REDUCTIONS, CommSample, ReductionSample
 
 SEED = 0
-TOPOLOGY = TopologyParams(preset=None, cluster=SIMPLE)
+TOPOLOGY = TopologyParams(ranks_per_host=None, preset=None, cluster=SIMPLE)
 dims_and_skews = st.lists(st.tuples(st.integers(0, 60), st.floats(0, 20)), min_size=1, max_size=7)
 
 
@@ -57,7 +57,9 @@ def test_more_volume_and_later_ranks_never_end_the_collective_earlier(ranks, bat
 
 
 def test_reductions_cost_what_the_formula_says(comm_params):
-    campaign = CommCampaign(comm_params(backend="topology"), SEED, TopologyParams(preset="h100-ib400", cluster=None))
+    campaign = CommCampaign(
+        comm_params(backend="topology"), SEED, TopologyParams(ranks_per_host=None, preset="h100-ib400", cluster=None)
+    )
     groups = ((8, 1), (8, 8), (16, 2))
     grid = [
         ReductionSample(f"{name}-{ranks}-{hosts}", name, 2**20, ranks, hosts)
@@ -93,7 +95,7 @@ def test_modelled_costs_are_called_modelled_and_have_no_noise_floor(compute_para
     date, floor, _ = summary
     assert date is None
     assert floor == {"samples": 0, **{part: {"median": None, "p90": None} for part in ("forward", "backward", "total")}}
-    topology = TopologyParams(preset="a100-efa", cluster=None)
+    topology = TopologyParams(ranks_per_host=None, preset="a100-efa", cluster=None)
     described = json.loads(json.dumps(describe_hardware(compute_params(), params, summary, summary, topology=topology)))
     assert described["comm_backend"] == "topology"
     assert described["comm_costs_are"] == "modelled"
@@ -107,9 +109,9 @@ def test_without_a_cluster_it_is_refused(comm_params, comm_samples):
 
 def test_a_cluster_is_a_preset_or_numbers():
     assert TOPOLOGY.network == SIMPLE
-    assert TopologyParams(preset="h100-efa", cluster=None).network == network_preset("h100-efa")
+    assert TopologyParams(ranks_per_host=None, preset="h100-efa", cluster=None).network == network_preset("h100-efa")
     with pytest.raises(ValidationError, match=r"fit-network.*did you mean 'h100-ib400'"):
-        TopologyParams(preset="h100-ib40", cluster=None)
+        TopologyParams(ranks_per_host=None, preset="h100-ib40", cluster=None)
     for preset, cluster in ((None, None), ("h100-efa", SIMPLE)):
         with pytest.raises(ValidationError, match="give preset or cluster"):
-            TopologyParams(preset=preset, cluster=cluster)
+            TopologyParams(ranks_per_host=None, preset=preset, cluster=cluster)

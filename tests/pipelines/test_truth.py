@@ -44,6 +44,6 @@ def test_plans_for_more_ranks_than_cores_are_measured_on_virtual_ranks(finished_
         steps = {"network": network, "most_ranks": 2}
         run_pipeline(finished_run, "truth", params={"truth": {**settings, "sharding_tasks": tasks, "steps": steps}})
         summary = json.loads(newest(finished_run, "08_reporting/truth_summary.json").read_text())
-        assert f"4 virtual ranks; the network between them is modelled as {network}" in summary["judge"]
+        assert f"4 virtual ranks; the network between their hosts is modelled as {network}" in summary["judge"]
         means.append(summary["sharders"]["neuroshard"]["mean_measured_step_ms"])
     assert means[1] > means[0]

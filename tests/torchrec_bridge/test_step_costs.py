@@ -82,6 +82,11 @@ def test_the_seed_determines_the_plans(plans):
     assert random_plans(pool(), drawing(tasks=0)) == []
 
 
+def test_plans_on_more_ranks_than_a_host_has_are_on_several_hosts():
+    tasks = [plan.task for plan in random_plans(pool(), drawing(world_sizes=(2, 4), tasks=1), 2)]
+    assert {(task.world_size, task.num_hosts) for task in tasks} == {(2, 1), (4, 2)}
+
+
 def test_a_batch_size_that_the_pool_lacks_is_named():
     with pytest.raises(TaskError, match="tables of batch size 64"):
         random_plans(pool(), drawing(batch_size=64, other_batch_share=0.0))
@@ -142,7 +147,8 @@ def steps(**changes) -> StepParams:
 def test_steps_are_measured_only_with_the_device_and_backend_of_lookups_and_collectives():
     assert measures_steps("fbgemm_cpu", "gloo", steps())
     assert measures_steps("fbgemm_cuda", "nccl", steps(backend="nccl"))
-    assert not measures_steps("fbgemm_cpu", "topology", steps())
+    assert measures_steps("fbgemm_cpu", "topology", steps())
+    assert not measures_steps("fbgemm_cuda", "topology", steps(backend="nccl"))
     assert not measures_steps("recorded", "gloo", steps())
     assert not measures_steps("fbgemm_cuda", "nccl", steps())
 

@@ -13,7 +13,7 @@ from torchrec_bridge.truth_ranks import unsharded_rows
 from torchrec_bridge.virtual_ranks import set_up_steps, set_up_training
 
 from neuroshard_pipeline.lab.network import collective_us
-from neuroshard_pipeline.lab.network_presets import network_preset
+from neuroshard_pipeline.lab.network_presets import ethernet, network_preset
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.table import Shard, Table, whole
@@ -29,7 +29,7 @@ from neuroshard_pipeline.torchrec_bridge.truth.steps import (
     task_batches,
 )
 from neuroshard_pipeline.torchrec_bridge.virtual.log import Collective, Event, StepLog
-from neuroshard_pipeline.torchrec_bridge.virtual.networks import ethernet, modelled_network
+from neuroshard_pipeline.torchrec_bridge.virtual.networks import modelled_network
 from neuroshard_pipeline.torchrec_bridge.virtual.own import step_times
 from neuroshard_pipeline.torchrec_bridge.virtual.replay import replayed, steadied
 

@@ -110,7 +110,7 @@ def _frame(suite: str, tasks: Iterable[GroupedTask], params: SuiteParams, models
 
 
 def _is_measured(task: ShardingTask, params: SuiteParams) -> bool:
-    """Whether the task has few enough ranks for measurements, and `plan_samples` can measure all its possible plans."""
+    """Whether the task has few enough ranks for measurements, and all its possible plans can be measured."""
     has_hosts = 1 < task.ranks_per_host < task.world_size  # otherwise, the search makes no host tiers
     if task.tiers and has_hosts and any("host" in possible_tiers(task, table) for table in task.tables):
         return False

@@ -9,7 +9,7 @@ from typing import Self
 
 import numpy as np
 import pandas as pd
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.lab.network import NetworkParams, collective_us, rank_costs_ms
@@ -26,11 +26,13 @@ class TopologyParams(Parameters):
     """The cluster of the communication backend `topology`.
 
     Attributes:
-        preset: name of a modelled cluster in conf/base/parameters_lab.yml (`lab.networks`); null if `cluster` is given.
+        preset: name of a modelled cluster (`lab.network_presets`); null if `cluster` is given.
+        ranks_per_host: number of ranks of a host of the preset; null for that of the shipped cluster.
         cluster: the parameters of another cluster, as `make fit-network` prints them; null with a preset.
     """
 
     preset: str | None
+    ranks_per_host: int | None = Field(ge=1)
     cluster: NetworkParams | None
 
     @model_validator(mode="after")
@@ -47,7 +49,7 @@ class TopologyParams(Parameters):
     @property
     def network(self) -> NetworkParams:
         """The cluster."""
-        return self.cluster or network_preset(str(self.preset))
+        return self.cluster or network_preset(str(self.preset), self.ranks_per_host)
 
     @property
     def facts(self) -> dict[str, object]:

@@ -15,6 +15,7 @@ from neuroshard_pipeline.measurement import (
     RecordingParams,
     TopologyParams,
 )
+from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.frames import comm_samples_from_frame, compute_samples_from_frame, tasks_to_frame
 from neuroshard_pipeline.tables.samples import CollectiveSample, ReductionSample
 from neuroshard_pipeline.torchrec_bridge.step_costs.drawing import StepPlanParams, random_plans
@@ -84,11 +85,17 @@ def measure_steps(
     params: StepParams,
     compute: ComputeMeasureParams,
     comm: CommMeasureParams,
+    topology: TopologyParams,
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """Tasks, plans and measured steps of random plans; empty frames if steps are not measured (`measures_steps`)."""
-    plans = random_plans(pool, drawing) if measures_steps(compute.backend, comm.backend, params) else []
+    """Tasks, plans and measured steps of random plans; empty frames if steps are not measured (`measures_steps`).
+
+    With a modelled network, the steps run on virtual ranks.
+    """
+    network, plans = topology.network if comm.backend == "topology" else None, list[Plan]()
+    if measures_steps(compute.backend, comm.backend, params):
+        plans = random_plans(pool, drawing, network.gpus_per_host if network else None)
     costs = measure_step_costs(
-        plans, params, lambda groups: tqdm(groups, desc="measure steps", unit=" tasks", disable=None)
+        plans, params, lambda groups: tqdm(groups, desc="measure steps", unit=" tasks", disable=None), network
     )
     tasks = {plan.task.task_id: plan.task for plan in plans}
     return tasks_to_frame(list(tasks.values())), plans_frame(plans), costs

@@ -56,7 +56,7 @@ def _collectives() -> list[Node]:
 
 
 def _steps() -> Node:
-    params = ["params:step_plans", "params:steps", "params:compute", "params:comm"]
+    params = ["params:step_plans", "params:steps", "params:compute", "params:comm", "params:topology"]
     outputs = ["step_tasks", "step_plans", "step_costs"]
     return Node(nodes.measure_steps, ["table_pool", *params], outputs, name="measure_steps")
 

@@ -66,7 +66,7 @@ class StepPlanParams(Parameters):
     seed: int = Field(ge=0)
 
 
-def random_plans(pool: pd.DataFrame, params: StepPlanParams) -> list[Plan]:
+def random_plans(pool: pd.DataFrame, params: StepPlanParams, ranks_per_host: int | None = None) -> list[Plan]:
     """Draw tasks and plans whose quantities of work (`tables.step_work`) vary independently of each other.
 
     The number of tables, their widths and the lengths of their bags are drawn independently for every task. Some plans
@@ -75,6 +75,7 @@ def random_plans(pool: pd.DataFrame, params: StepPlanParams) -> list[Plan]:
     Args:
         pool: `augment.table_pool`.
         params: numbers and limits.
+        ranks_per_host: number of ranks of a host; None for all ranks on one host.
 
     Raises:
         TaskError: the pool has too few tables of a batch size.
@@ -84,6 +85,8 @@ def random_plans(pool: pd.DataFrame, params: StepPlanParams) -> list[Plan]:
         for index in range(params.tasks):
             rng = np.random.default_rng([_STREAM, params.seed, world_size, index])
             task = _draw_task(pool, params, world_size, index, rng)
+            if ranks_per_host is not None and world_size > ranks_per_host:
+                task = replace(task, local_world_size=ranks_per_host)
             plans += [_draw_plan(task, f"random-{number}", params, rng) for number in range(params.plans_per_task)]
     return plans
 

@@ -5,6 +5,7 @@ from itertools import groupby
 
 import pandas as pd
 
+from neuroshard_pipeline.lab.network import NetworkParams
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.torchrec_bridge.ranks import RankError
 from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams
@@ -15,6 +16,7 @@ from neuroshard_pipeline.torchrec_bridge.truth.steps import (
     measure_steps,
     task_batches,
 )
+from neuroshard_pipeline.torchrec_bridge.virtual.networks import modelled_network
 
 #: Other programs only add time to a step. The lower quartile is therefore disturbed less than the median.
 _QUANTILE = 0.25
@@ -26,7 +28,10 @@ _PLAN = ["task_id", "sharder"]
 
 
 def measure_step_costs(
-    plans: Sequence[Plan], params: StepParams, progress: Callable[[Sequence[Group]], Iterable[Group]] = iter
+    plans: Sequence[Plan],
+    params: StepParams,
+    progress: Callable[[Sequence[Group]], Iterable[Group]] = iter,
+    network: NetworkParams | None = None,
 ) -> pd.DataFrame:
     """Time steps of TorchRec's embedding module under every plan; the plans of one task take turns.
 
@@ -34,6 +39,7 @@ def measure_step_costs(
         plans: plans of any tasks; those of one world size follow each other and have equal numbers of hosts.
         params: how the steps are timed.
         progress: wraps the iteration over groups of plans.
+        network: the network between virtual ranks; None for real ranks.
 
     Returns:
         A frame of `COLUMNS`.
@@ -41,10 +47,10 @@ def measure_step_costs(
     Raises:
         RankError: a plan cannot be measured, the machine has too few GPUs, or a rank failed.
     """
-    frames = []
+    frames, networks = [], None if network is None else {"modelled": modelled_network(network)}
     for _, own in groupby(plans, key=lambda plan: plan.task.world_size):
         of_world = list(own)
-        steps = measure_steps(of_world, task_batches(of_world, params), params, progress)
+        steps = measure_steps(of_world, task_batches(of_world, params), params, progress, networks)
         for error in steps["error"].dropna():
             raise RankError(error)
         frames.append(_quartiles(steps))
@@ -59,10 +65,11 @@ def _quartiles(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def measures_steps(compute_backend: str, comm_backend: str, params: StepParams) -> bool:
-    """Whether lookups and collectives are measured with the device and the backend of the steps.
+    """Whether lookups and collectives have the device and the network of the steps.
 
     The prices of steps say what a step costs beside lookups and collectives. Steps, lookups and collectives must
-    therefore be measured on one machine.
+    therefore be measured on one machine. With a modelled network, the steps run on virtual ranks, which are CPUs.
     """
-    kernels = {"gloo": "fbgemm_cpu", "nccl": "fbgemm_cuda"}
-    return (compute_backend, comm_backend) == (kernels[params.backend], params.backend)
+    kinds = {"gloo": ("fbgemm_cpu", ("gloo", "topology")), "nccl": ("fbgemm_cuda", ("nccl",))}
+    kernels, networks = kinds[params.backend]
+    return compute_backend == kernels and comm_backend in networks

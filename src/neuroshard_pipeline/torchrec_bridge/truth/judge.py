@@ -18,6 +18,7 @@ from neuroshard_pipeline.evaluation.steps import plans_to_time
 from neuroshard_pipeline.host import OtherPrograms, ranks_side_by_side
 from neuroshard_pipeline.lab.device import ModelledDevice
 from neuroshard_pipeline.lab.network import NetworkParams
+from neuroshard_pipeline.lab.network_presets import network_preset
 from neuroshard_pipeline.lab.step import step_cost_ms
 from neuroshard_pipeline.measurement.costs import Records, loaded
 from neuroshard_pipeline.measurement.hardware import fingerprint
@@ -25,7 +26,7 @@ from neuroshard_pipeline.measurement.identity import Identity, name_of
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.torchrec_bridge.truth.params import JUDGES, JudgeParams
 from neuroshard_pipeline.torchrec_bridge.truth.steps import Group, measure_groups, step_groups, task_batches
-from neuroshard_pipeline.torchrec_bridge.virtual.networks import modelled_network, named_network
+from neuroshard_pipeline.torchrec_bridge.virtual.networks import modelled_network
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -105,7 +106,7 @@ def _measured(groups: Iterable[Group], params: JudgeParams) -> Iterator[tuple[Gr
     for per_host, own in groupby(groups, key=lambda group: _ranks_per_virtual_host(group.plans[0], params)):
         networks = None
         if per_host:
-            networks = {str(params.network): modelled_network(named_network(str(params.network), per_host))}
+            networks = {str(params.network): modelled_network(network_preset(str(params.network), per_host))}
         yield from measure_groups(own, params, networks)
 
 

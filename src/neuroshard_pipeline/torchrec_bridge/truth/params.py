@@ -4,16 +4,16 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, PositiveInt
 
+from neuroshard_pipeline.lab.network_presets import network_preset
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.sharders.registry import SharderName
 from neuroshard_pipeline.torchrec_bridge.ranks import RankParams
-from neuroshard_pipeline.torchrec_bridge.virtual.networks import named_network
 
 #: What the measured costs of a judge are, as tables and reports say it.
 JUDGES = {
     "torchrec": "Measured steps are those of TorchRec's own module, timed on {ranks} ranks of this machine.",
     "virtual": "Measured steps are those of TorchRec's own code and this processor's kernels on {ranks} virtual ranks; "
-    "the network between them is modelled as {network}.",
+    "the network between their hosts is modelled as {network}.",
     "lab": "What stands in the column of measured steps is modelled by the lab's formulas: nothing was measured.",
     "none": "No plan was measured.",
 }
@@ -21,7 +21,7 @@ JUDGES = {
 
 def _known_network(name: str | None) -> str | None:
     if name is not None:
-        named_network(name, 1)
+        network_preset(name)
     return name
 
 

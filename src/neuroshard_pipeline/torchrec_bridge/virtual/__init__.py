@@ -9,7 +9,7 @@ collectives is modelled.
 | --- | --- |
 | `log` | `RankLog`: what a rank did in a step; only one rank computes on a core at a time |
 | `group` | `join_virtual_ranks`: the process group, which logs every collective |
-| `networks` | the times of collectives: `modelled_network`, `ethernet` |
+| `networks` | the times of collectives: `modelled_network` |
 | `replay` | `replayed`: the times of all ranks in a step from their logs |
 | `own` | `step_times`: the times of steps of a person's own model |
 

@@ -3,29 +3,17 @@
 Shapes: n ranks of a collective.
 """
 
-import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from neuroshard_pipeline.arrays import FloatArray
-from neuroshard_pipeline.lab.network import (
-    COLLECTIVES,
-    Collective,
-    FabricParams,
-    NetworkParams,
-    collective_us,
-    rank_costs_ms,
-)
-from neuroshard_pipeline.lab.network_presets import network_preset
-from neuroshard_pipeline.lab.params import lab_values
+from neuroshard_pipeline.lab.network import COLLECTIVES, Collective, NetworkParams, collective_us, rank_costs_ms
 from neuroshard_pipeline.torchrec_bridge.virtual.log import Collective as Logged
 
 #: `network(collectives, starts_ms)` returns the time in ms when a collective is done on each rank, (n,). It gets
 #: what each rank logged, and the times when they start, (n,), in the order of `log.Collective.ranks`.
 Network = Callable[[Sequence[Logged], FloatArray], FloatArray]
-
-_GBIT_PER_GB = 8.0
 
 
 def modelled_network(params: NetworkParams) -> Network:
@@ -62,40 +50,3 @@ def _alltoall_ms(
     messages[0, ranks[:, None], ranks] = sent_bytes
     starts[0, ranks] = starts_ms
     return rank_costs_ms(messages, starts, params)[0, ranks]
-
-
-def ethernet(gbit_per_s: float, ranks_per_host: int, host: str = "h100-ib400") -> NetworkParams:
-    """A cluster whose hosts have one Ethernet card each; its latencies are typical of clouds, not measured.
-
-    Args:
-        gbit_per_s: data sheet's bandwidth of the card of a host, per direction.
-        ranks_per_host: number of ranks that share the card.
-        host: name of the modelled cluster that has the links inside hosts.
-
-    Raises:
-        MeasurementError: `host` is unknown.
-    """
-    values = dict(lab_values()["network_fit"]["cloud"])
-    card = values.pop("card_share") * gbit_per_s / _GBIT_PER_GB / ranks_per_host
-    return network_preset(host).model_copy(
-        update={
-            "gpus_per_host": ranks_per_host,
-            "fabric": FabricParams(**values, card_gb_per_s=card, trees=True),
-        }
-    )
-
-
-def named_network(name: str, ranks_per_host: int) -> NetworkParams:
-    """The cluster that a name stands for, with this number of ranks per host.
-
-    Args:
-        name: a key of `lab.networks`, or `ethernet-<Gbit/s>`, such as `ethernet-25`.
-        ranks_per_host: number of ranks per host.
-
-    Raises:
-        MeasurementError: no network has this name.
-    """
-    speed = re.fullmatch(r"ethernet-(\d+)", name)
-    if speed:
-        return ethernet(float(speed[1]), ranks_per_host)
-    return network_preset(name).model_copy(update={"gpus_per_host": ranks_per_host})
