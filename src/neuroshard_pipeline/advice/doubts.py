@@ -63,7 +63,7 @@ def doubts(
         ("input dist and TorchRec's module", own, partial(_dearer_step, models), "measured steps (measure.step_plans)"),
     ]
     for name, share, changed, settled_by in dearer:
-        for end in (1 + share, 1 / (1 + share)):
+        for end in (1 + share, 1 / (1 + share)) if share else ():
             for at, saved_ms in _turns(today, others, partial(_with_costs, changed), 1.0, end):
                 yield Doubt(f"{name}: if they cost {at:.2f} times what is predicted", saved_ms, settled_by)
     for table in _assumed(today, models):

@@ -71,7 +71,7 @@ def frontiers(
             "fewer ids per bag",
             "ids per sample",
             partial(_sampled, task.batch_size, lengths),
-            "ids of long bags; the time of sampled_bags",
+            "ids; the time to drop them",
         ),
     )
     size = partial(memory.shard_bytes, task=task)
@@ -84,13 +84,11 @@ def frontiers(
         counts = np.searchsorted(saved if plan is None else units, marks * (1 - 1e-9)) + 1
         for count in sorted({int(count) for count in counts if count <= len(order)}):
             made = {cut.table.name: cut for cut in order[:count]}
-            named = [f"{name}: {cut.text}" for name, cut in list(made.items())[:_NAMED]]
+            named = [f"{each}: {cut.text}" for each, cut in list(made.items())[:_NAMED]]
             more = f" and {len(made) - _NAMED} more" if len(made) > _NAMED else ""
-            name, given = (
-                f"{topic}: {units[count - 1]:,.4g} {unit}, {len(made)} of {len(task.tables)} tables",
-                float(units[count - 1]),
-            )
-            change = partial(_with_tables, {name: cut.table for name, cut in made.items()})
+            given = float(units[count - 1])
+            name = f"{topic}: {given:,.4g} {unit}, {len(made)} of {len(task.tables)} tables"
+            change = partial(_with_tables, {each: cut.table for each, cut in made.items()})
             yield WhatIf(name, topic, change, costs, ", ".join(named) + more, True, given_up=given)
 
 
