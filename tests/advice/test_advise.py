@@ -61,7 +61,8 @@ def test_every_line_is_a_plan_of_its_changed_task(task, models, advice):
         samples, ranks = (number * changed.num_replica_groups for number in (changed.batch_size, changed.world_size))
         assert line.step_ms == pytest.approx(plan.predicted_cost_ms * BATCH / samples)
         assert line.gain_ms == pytest.approx(advice.today.step_ms - line.step_ms)
-        assert line.low_gain_ms <= line.gain_ms <= line.high_gain_ms
+        assert line.low_gain_ms < line.gain_ms < line.high_gain_ms
+        assert line.parts_ms["compute"][1] > 0
         assert line.rank_hours == pytest.approx(ranks * plan.predicted_cost_ms / 3.6e6 / samples * 1e6)
         assert plan.task.comm_precision == changed.comm_precision
         if not plan.task.tiers:
@@ -130,6 +131,12 @@ def test_text_page_and_frame_have_every_line(advice):
     assert all(name in text and name in page for name in frame["name"][1:])
     assert "TrainPipelineSparseDist(model, optimizer, device)" in text
     assert "modelled: compute costs come from a formula" in page
+
+
+def test_models_without_a_step_cost_model_are_advised_too(models, settings):
+    tables = [ns.Table(f"t{i}", 1000 * (i + 1), 16, 2.0) for i in range(3)]
+    found = ns.advise(ns.ShardingTask(tables, WORLD, BATCH, 2**28), replace(models, step=None), settings, pairs=0)
+    assert {line.what_if.name for line in found.lines} >= {"half-precision communication", "world_size 1"}
 
 
 def test_the_least_is_given_up_if_nothing_fits(models, settings):

@@ -15,7 +15,7 @@ from neuroshard_pipeline.advice.doubts import Doubt, doubts
 from neuroshard_pipeline.advice.frontiers import BagLengths, frontiers
 from neuroshard_pipeline.advice.what_ifs import WhatIf, what_ifs
 from neuroshard_pipeline.cost_models import CostModels
-from neuroshard_pipeline.errors import NeuroShardError, PlanError
+from neuroshard_pipeline.errors import NeuroShardError
 from neuroshard_pipeline.search.parts import step_parts
 from neuroshard_pipeline.search.plan import Placement, Plan
 from neuroshard_pipeline.search.price import part_offsets_ms, price_plan
@@ -208,7 +208,7 @@ def _repriced(plan: Plan, task: ShardingTask, models: CostModels) -> list[Plan]:
     """The shards of a plan as a plan of another task with the same tables and ranks; empty if they are none."""
     if (plan.task.tables, plan.task.world_size) != (task.tables, task.world_size):
         return []
-    with suppress(PlanError):
+    with suppress(NeuroShardError):
         problem = Problem(on_hosts_of(models, task), models, plan.memory)
         return [price_plan(problem, Placement(plan.shards, plan.ranks), plan.sharder)]
     return []
@@ -219,7 +219,7 @@ def _parts_ms(plan: Plan, models: CostModels, share: float) -> dict[str, tuple[f
     cost = plan.predicted
     assert cost is not None, "searches price their plans"
     rank = int(np.argmax(cost.rank_ms))
-    parts = step_parts(plan.task, plan.shards, plan.ranks, models)
+    parts = step_parts(plan.task, plan.shards, plan.ranks, models, bounded=True)
     offsets = part_offsets_ms(parts, cost, models, plan.task.batch_size)
     own = {part: (getattr(cost, f"{part}_ms")[rank], float(of[rank].mean())) for part, of in offsets.items()}
     return {part: (share * ms, half / ms if ms > 0 else 0.0) for part, (ms, half) in own.items()}
