@@ -23,7 +23,7 @@ from neuroshard_pipeline.torchrec_plan.modules import read_module_tables
 #: Sharding types of tables without tiers. Host rows have another type, `host_row_wise`, which `test_tiered` trains.
 TYPES = tuple(name for name in SHARDING_TYPES if name != "host_row_wise")
 #: World size → ranks per host.
-HOSTS = {2: 2, 4: 2, 8: 4}
+HOSTS = {2: 2, 4: 2, 6: 3}
 
 
 def random_plan(model: nn.Module, world_size: int, seed: int = 0) -> Plan:
@@ -52,11 +52,16 @@ def plan_of_types(
 
 
 def plans_to_train(world_size: int) -> dict[str, tuple[str, Plan]]:
-    """By name, a kind of model and a plan: uneven column shards, one plan per sharding type, and mixed plans."""
+    """By name, a kind of model and a plan: uneven column shards, one plan per sharding type, and mixed plans.
+
+    Of six ranks, each with a model of its own, there is only one mixed plan; all others are those of fewer ranks.
+    """
     models = {kind: built(kind) for kind in MODELS}
+    several = models["several_collections"]
+    if world_size == 6:
+        return {"mixed": ("several_collections", plan_of_types(several, 6, HOSTS[6], list(TYPES)))}
     plans = {f"{kind}, columns": (kind, random_plan(model, world_size)) for kind, model in models.items()}
     mixtures = [[name] for name in TYPES[1:]] + [["row_wise", "table_row_wise"], list(TYPES)]
-    several = models["several_collections"]
     for seed, types in enumerate([*mixtures, list(TYPES)]):
         plan = plan_of_types(several, world_size, HOSTS[world_size], types, seed)
         plans[f"{'+'.join(types)}, seed {seed}"] = ("several_collections", plan)

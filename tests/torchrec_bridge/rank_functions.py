@@ -16,26 +16,39 @@ from torchrec_bridge import drawn_plans, trained_models, training
 from neuroshard_pipeline.errors import NeuroShardError, PlanError
 from neuroshard_pipeline.torchrec_bridge import planner as bridge_planner
 
+#: Name, number of ranks, number of elements and element type of a collective.
+Call = tuple[str, int, int, str]
+#: Sharded and unsharded, in every step.
+Losses = list[tuple[float, float]]
 
-def losses_under_plans(rank: int, world_size: int, steps: int) -> dict[str, list[tuple[float, float]]]:
-    """For every plan of `drawn_plans.plans_to_train`, losses per step, sharded and unsharded."""
-    losses = {}
+
+def trained_under_plans(rank: int, world_size: int, steps: int) -> dict[str, tuple[Losses, list[Call]]]:
+    """For every plan of `plans_to_train`, losses per step, sharded and unsharded, and the collectives of a step.
+
+    These are the collectives of a further step with the first batch, as `recorded_collectives` lists them. An
+    all-to-all has the elements that this rank sends, any other collective those of the larger of its two buffers.
+    TorchRec passes outputs before inputs.
+    """
+    found = {}
+    part = slice(rank * trained_models.LOCAL_BATCH, (rank + 1) * trained_models.LOCAL_BATCH)
     for name, (kind, plan) in drawn_plans.plans_to_train(world_size).items():
         model = trained_models.built(kind)
+        batch = trained_models.Batches(model, world_size).draw(0, part)
         sharding_plan = plan.to_torchrec(model, drawn_plans.HOSTS[world_size], "cpu")
-        losses[name] = training.train_both(rank, world_size, kind, sharding_plan, steps)
-    return losses
+        losses, sharded = training.train_both(rank, world_size, kind, sharding_plan, steps)
+        with recorded_collectives() as calls:
+            training.losses_of(sharded, batch).mean().backward()
+        found[name] = losses, list(calls)
+    return found
 
 
-def losses_under_planner(
-    rank: int, world_size: int, kind: str, steps: int
-) -> tuple[list[tuple[float, float]], dict[str, str]]:
+def losses_under_planner(rank: int, world_size: int, kind: str, steps: int) -> tuple[Losses, dict[str, str]]:
     """Losses per step under the plan of `collective_plan`, and type, ranks and shards of every table, as text."""
     model = trained_models.built(kind)
     planner = drawn_plans.planner(model, world_size)
     plan = planner.collective_plan(model)
     placed = {name: str(table) for module in plan.plan.values() for name, table in module.items()}
-    return training.train_both(rank, world_size, kind, plan, steps), placed
+    return training.train_both(rank, world_size, kind, plan, steps)[0], placed
 
 
 def collective_plan_errors(rank: int, world_size: int, cases: list[str]) -> list[tuple[str, str]]:
@@ -81,29 +94,10 @@ def subgroup_plan(rank: int, world_size: int) -> list[str]:
     return [str(shard.placement) for table in tables for shard in table.sharding_spec.shards]
 
 
-def recorded_exchanges(rank: int, world_size: int) -> dict[str, list[tuple[str, int, int, str]]]:
-    """For every plan, `recorded_collectives` of one step: name, number of ranks, number of elements, element type.
-
-    An all-to-all has the elements that this rank sends, any other collective those of the larger of its two buffers.
-    TorchRec passes outputs before inputs.
-    """
-    recorded: dict[str, list[tuple[str, int, int, str]]] = {}
-    for name, (kind, plan) in drawn_plans.plans_to_train(world_size).items():
-        model = trained_models.built(kind)
-        part = slice(rank * trained_models.LOCAL_BATCH, (rank + 1) * trained_models.LOCAL_BATCH)
-        batch = trained_models.Batches(model, world_size).draw(0, part)
-        sharded = training.sharded(model, plan.to_torchrec(model, compute_device="cpu"))
-        training.losses_of(sharded, batch).mean().backward()  # creates buffers and groups
-        with recorded_collectives() as calls:
-            training.losses_of(sharded, batch).mean().backward()
-        recorded[name] = list(calls)
-    return recorded
-
-
 @contextlib.contextmanager
-def recorded_collectives() -> Iterator[list[tuple[str, int, int, str]]]:
+def recorded_collectives() -> Iterator[list[Call]]:
     """Calls of `all_to_all_single` and `_OTHERS` inside the block; DistributedDataParallel's all_reduce is in C++."""
-    calls: list[tuple[str, int, int, str]] = []
+    calls: list[Call] = []
     originals = {name: getattr(dist, name) for name in ("all_to_all_single", *_OTHERS)}
 
     def recording(name: str) -> Callable[..., Any]:

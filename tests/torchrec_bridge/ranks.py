@@ -1,25 +1,31 @@
-"""Runs a function on real ranks: processes in a gloo process group."""
+"""Runs a function on real ranks: processes in a gloo process group.
+
+The processes stay for the next function with as many ranks, because a new process computes for most of a second before
+its first step. Every function has a process group of its own. Functions of another number of ranks have new processes,
+because torch counts the groups of a process to name the next one. After an error, too, new processes are started.
+"""
 
 from __future__ import annotations
 
 import datetime
 import multiprocessing
+import multiprocessing.connection
 import os
-import queue
 import time
 import traceback
 import warnings
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+
+import warm
 
 SECONDS = 180.0
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-# The server imports these modules once; the processes of the ranks are forked from it.
-_CONTEXT.set_forkserver_preload(
-    ["torchrec.models.dlrm", "torch.distributed.optim", "neuroshard_pipeline.torchrec_bridge.planner"]
-)
+#: The processes of the ranks, and this end of the pipe to each.
+_RANKS: list[tuple[Any, Connection]] = []
 
 
 def run_ranks(
@@ -29,58 +35,79 @@ def run_ranks(
 
     TorchRec takes each block of `local_world_size` consecutive ranks for one host; None stands for a single host.
     """
-    results = _CONTEXT.Queue()
+    if len(_RANKS) != world_size:
+        _end_ranks()
+        _RANKS.extend(_started() for _ in range(world_size))
+    pipes = [pipe for _, pipe in _RANKS]
     rendezvous = str(folder / f"rendezvous-{time.monotonic_ns()}")
-    ranks = [
-        _CONTEXT.Process(
-            target=_rank,
-            args=(rank, world_size, local_world_size or world_size, rendezvous, results, function, args),
-            daemon=True,
-        )
-        for rank in range(world_size)
-    ]
-    for process in ranks:
-        process.start()
     try:
-        return _collected(results, ranks)
-    finally:
-        for process in ranks:
-            process.join(timeout=5)
-            if process.is_alive():
-                process.kill()
+        for rank, pipe in enumerate(pipes):
+            pipe.send((rank, world_size, local_world_size or world_size, rendezvous, function, args))
+        return _collected(pipes)
+    except BaseException:
+        _end_ranks()
+        raise
 
 
-def _collected(results: Any, ranks: list[Any]) -> list[Any]:
+def _started() -> tuple[Any, Connection]:
+    _CONTEXT.set_forkserver_preload(warm.MODULES)  # has an effect if no server runs yet
+    ours, theirs = _CONTEXT.Pipe()
+    process = _CONTEXT.Process(target=_serve, args=(theirs,), daemon=True)
+    process.start()
+    theirs.close()
+    return process, ours
+
+
+def _end_ranks() -> None:
+    for process, pipe in _RANKS:
+        process.kill()
+        process.join()
+        pipe.close()
+    _RANKS.clear()
+
+
+def _collected(pipes: list[Connection]) -> list[Any]:
     deadline = time.monotonic() + SECONDS
     found: dict[int, Any] = {}
-    while len(found) < len(ranks):
-        try:
-            rank, result, error = results.get(timeout=0.5)
-        except queue.Empty:
-            silent = [rank for rank, process in enumerate(ranks) if rank not in found and not process.is_alive()]
-            assert not silent, f"ranks {silent} ended without an answer"
-            assert time.monotonic() < deadline, f"only ranks {sorted(found)} answered within {SECONDS} s"
-            continue
-        assert error is None, f"rank {rank}:\n{error}"
-        found[rank] = result
-    return [found[rank] for rank in range(len(ranks))]
+    while len(found) < len(pipes):
+        waiting = {pipe: rank for rank, pipe in enumerate(pipes) if rank not in found}
+        ready = multiprocessing.connection.wait(waiting, timeout=deadline - time.monotonic())
+        assert ready, f"only ranks {sorted(found)} answered within {SECONDS} s"
+        for pipe in ready:
+            rank = waiting[pipe]
+            try:
+                found[rank], error = pipe.recv()
+            except EOFError:
+                raise AssertionError(f"rank {rank} ended without an answer") from None
+            assert error is None, f"rank {rank}:\n{error}"
+    return [found[rank] for rank in range(len(pipes))]
 
 
-def _rank(
-    rank: int,
-    world_size: int,
-    local_world_size: int,
-    rendezvous: str,
-    results: Any,
-    function: Callable[..., Any],
-    args: tuple,
-) -> None:
+def _serve(pipe: Connection) -> None:
     warnings.simplefilter("ignore")
-    os.environ.update(LOCAL_RANK=str(rank % local_world_size), LOCAL_WORLD_SIZE=str(local_world_size))
     import torch
-    import torch.distributed as dist
 
     torch.set_num_threads(1)
+    while True:
+        try:
+            task = pipe.recv()
+        except EOFError:  # the tests have ended
+            return
+        try:
+            pipe.send((_answer(*task), None))
+        except BaseException:  # if its block raises nothing, `pytest.raises` raises a BaseException
+            pipe.send((None, traceback.format_exc()))
+
+
+def _answer(
+    rank: int, world_size: int, local_world_size: int, rendezvous: str, function: Callable[..., Any], args: tuple
+) -> Any:
+    os.environ.update(LOCAL_RANK=str(rank % local_world_size), LOCAL_WORLD_SIZE=str(local_world_size))
+    import torch.distributed as dist
+    from torchrec.distributed import comm
+
+    # TorchRec keeps the groups of a host's ranks; those of the previous function have ended.
+    comm._INTRA_PG = comm._CROSS_PG = None
     dist.init_process_group(
         "gloo",
         init_method=f"file://{rendezvous}",
@@ -89,8 +116,6 @@ def _rank(
         timeout=datetime.timedelta(seconds=150),
     )
     try:
-        results.put((rank, function(rank, world_size, *args), None))
-    except BaseException:  # if its block raises nothing, `pytest.raises` raises a BaseException
-        results.put((rank, None, traceback.format_exc()))
+        return function(rank, world_size, *args)
     finally:
         dist.destroy_process_group()

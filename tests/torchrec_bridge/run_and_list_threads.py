@@ -1,6 +1,5 @@
-"""Runs a script as `python <script> <arguments>` does, and prints the names of the threads that are alive at exit."""
+"""Runs a script as `python <script> <arguments>` does, and prints the threads that are alive at its end."""
 
-import atexit
 import runpy
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ def print_threads() -> None:
 
 
 if __name__ == "__main__":
-    atexit.register(print_threads)
     sys.argv = sys.argv[1:]
     torch.manual_seed(0)  # the initial weights decide how fast the loss falls
     runpy.run_path(sys.argv[0], run_name="__main__")
+    print_threads()

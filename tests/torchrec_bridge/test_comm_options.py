@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from torchrec_bridge.drawn_plans import planner
 from torchrec_bridge.needs_torchrec import QUIET
+
+# isort: split
+from torchrec_bridge.drawn_plans import planner
 from torchrec_bridge.ranks import run_ranks
 from torchrec_bridge.replica_ranks import (
     losses_in_precision,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -45,15 +44,17 @@ def models_folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_the_example_trains_on_two_ranks(models_folder):
+def test_the_example_trains_on_two_ranks(models_folder, tmp_path):
     assert len(EXAMPLE.read_text().splitlines()) < 100
-    # torchrun's agent is forked by `warm`. Its ranks are new interpreters, because their exit is tested, too.
-    rank = ["--no-python", "env", "OMP_NUM_THREADS=1", "CUDA_VISIBLE_DEVICES=", "timeout", "180", sys.executable]
-    result = warm.run(AGENT, "--standalone", "--nproc_per_node", "2", *rank, RUN_IT, EXAMPLE, models_folder)
-    assert result.returncode == 0, result.stderr[-3000:]
-    losses = [float(loss) for loss in re.findall(r"loss ([0-9.]+)", result.stdout)]
+    # Agent and ranks are forks, because new interpreters would import torch.
+    forked = ["--standalone", "--nproc_per_node", "2", "--start-method", "forkserver", "--run-path"]
+    agent = warm.start([AGENT, *forked, RUN_IT, EXAMPLE, models_folder], tmp_path, {"CUDA_VISIBLE_DEVICES": ""})
+    agent.join(180)
+    assert agent.exitcode == 0, (tmp_path / "stderr").read_text()[-3000:]
+    told = (tmp_path / "stdout").read_text()
+    losses = [float(loss) for loss in re.findall(r"loss ([0-9.]+)", told)]
     assert len(losses) == 5
     assert losses[-1] < losses[0] - 0.05
-    assert "8 tables" in result.stdout
-    assert result.stdout.count("threads at exit:") == 2
-    assert "gloo" not in result.stdout, "threads of a process group are alive at exit and may abort the process"
+    assert "8 tables" in told
+    assert told.count("threads at exit:") == 2
+    assert "gloo" not in told, "threads of a process group are alive at exit and may abort the process"

@@ -32,7 +32,7 @@ CASES = {
         Case("rowwise_adagrad", "row_wise", True, 2),
         Case("sgd", "row_wise", False, 2, comm_precision="fp16"),
     ],
-    8: [Case("rowwise_adagrad", "row_wise", False, 4)],
+    6: [Case("sgd", "row_wise", False, 3)],
 }
 
 

@@ -15,8 +15,10 @@ from torchrec.optim.optimizers import in_backward_optimizer_filter
 from torchrec_bridge.trained_models import LEARNING_RATE, LOCAL_BATCH, Batches, built, initial
 
 
-def train_both(rank: int, world_size: int, kind: str, plan: ShardingPlan, steps: int) -> list[tuple[float, float]]:
-    """Losses per step of this rank's part under `plan`, and of the same samples in the unsharded model.
+def train_both(
+    rank: int, world_size: int, kind: str, plan: ShardingPlan, steps: int
+) -> tuple[list[tuple[float, float]], DistributedModelParallel]:
+    """Losses per step of this rank's part under `plan`, and of the same samples in the unsharded model; then the model.
 
     Raises:
         AssertionError: the trained weights of a shard differ from the unsharded model's.
@@ -38,7 +40,7 @@ def train_both(rank: int, world_size: int, kind: str, plan: ShardingPlan, steps:
         optimizer.step()
     for shard, original in _pairs(parallel, trained):
         torch.testing.assert_close(shard, original, rtol=1e-4, atol=1e-5)
-    return losses
+    return losses, parallel
 
 
 @functools.cache
