@@ -30,6 +30,7 @@ from neuroshard_pipeline.advice import Line
 from neuroshard_pipeline.tables.frames import tasks_from_frame
 from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams
 from neuroshard_pipeline.torchrec_bridge.truth.steps import measure_steps, task_batches
+from neuroshard_pipeline.torchrec_bridge.virtual.networks import modelled_network, named_network
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks" / "search"))
@@ -38,6 +39,8 @@ PARAMS = StepParams(
     warmup_steps=1, steps_per_round=4, most_plans_held=18, seed=0,
 )  # fmt: skip
 PASSES, QUANTILE = 3, 0.25
+#: The network between virtual ranks.
+VIRTUAL = "ethernet-25"
 #: What-ifs that two real ranks can run.
 MEASURED = ("precision", "ranks", "batch", "narrower embeddings", "half-precision weights", "fewer ids per bag")
 
@@ -53,21 +56,22 @@ def measurable(line: Line) -> bool:
     return line.plan is not None and line.what_if.topic in MEASURED and line.ranks <= 2
 
 
-def measured_ms(lines: list[Line]) -> dict[str, float]:
+def measured_ms(lines: list[Line], is_virtual: bool) -> dict[str, float]:
     """Measured step of every line, by name, for as many samples as today's step has."""
     plans = [
         replace(line.plan, sharder="advice", task=replace(line.plan.task, task_id=line.what_if.name)) for line in lines
     ]
     batches, rng = task_batches(plans, PARAMS), np.random.default_rng(0)
     orders = [[plans[at] for at in rng.permutation(len(plans))] for _ in range(PASSES)]
-    passes = [measure_steps(order, batches, PARAMS) for order in orders]
+    networks = {VIRTUAL: modelled_network(named_network(VIRTUAL, 2))} if is_virtual else None
+    passes = [measure_steps(order, batches, PARAMS, networks=networks) for order in orders]
     frame = pd.concat([steps.assign(turn=number) for number, steps in enumerate(passes)]).query("timed")
     slowest = frame.groupby(["task_id", "turn", "step"])["step_ms"].max()
     quartile = slowest.groupby("task_id").quantile(QUANTILE)
     return {line.what_if.name: float(quartile[line.what_if.name]) * lines[0].samples / line.samples for line in lines}
 
 
-def gains(data: Path, count: int) -> None:
+def gains(data: Path, count: int, is_virtual: bool) -> None:
     """Predicted beside measured gains of every task, and their agreement."""
     models, rows, taus, hits = ns.load_cost_models(data / "06_models"), [], [], []
     for task in tasks_of_run(data, count):
@@ -75,7 +79,7 @@ def gains(data: Path, count: int) -> None:
         if advice.today.plan is None:
             continue
         lines = [line for line in advice.lines if measurable(line)]
-        found = measured_ms([advice.today, *lines])
+        found = measured_ms([advice.today, *lines], is_virtual)
         today_ms, now_ms = advice.today.step_ms, found["today"]
         table = pd.DataFrame(
             {
@@ -109,7 +113,7 @@ def gains(data: Path, count: int) -> None:
     print(f"{errors[large].median():.0%} ({large.sum()} of {len(of_all)}); in the interval {inside.mean():.0%}")
 
 
-def times(data: Path, count: int) -> None:
+def times(data: Path, count: int, is_virtual: bool) -> None:  # noqa: ARG001
     """Seconds of an advice."""
     from whole_cost_tasks import suite_tasks
 
@@ -131,8 +135,9 @@ def main() -> None:
     parser.add_argument("question", choices=["time", "gains"])
     parser.add_argument("--data", type=Path, default=ROOT / "data", help="data folder of a finished run")
     parser.add_argument("--tasks", type=int, default=6, help="number of tasks of the run")
+    parser.add_argument("--virtual", action="store_true", help=f"virtual ranks on {VIRTUAL}, for busy cores")
     arguments = parser.parse_args()
-    {"time": times, "gains": gains}[arguments.question](arguments.data, arguments.tasks)
+    {"time": times, "gains": gains}[arguments.question](arguments.data, arguments.tasks, arguments.virtual)
 
 
 if __name__ == "__main__":

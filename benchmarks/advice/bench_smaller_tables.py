@@ -151,9 +151,9 @@ def case(line: Line) -> tuple[dict[str, int], dict[str, int]]:
     return widths, {name: int(limit) for name, limit in limits}
 
 
-def steps(lines: list[Line]) -> None:
+def steps(lines: list[Line], is_virtual: bool) -> None:
     """Print predicted and measured steps."""
-    measured = measured_ms(lines)
+    measured = measured_ms(lines, is_virtual)
     print("predicted ms  measured ms  of it sampling  case")
     for line in lines:
         most = case(line)[1]
@@ -162,7 +162,7 @@ def steps(lines: list[Line]) -> None:
         print(f"{line.step_ms:12.2f} {total:12.2f} {sampling:15.2f}  {line.what_if.name} ({line.what_if.setting})")
 
 
-def losses(lines: list[Line]) -> None:
+def losses(lines: list[Line], is_virtual: bool) -> None:  # noqa: ARG001
     """Print losses of all seeds, their mean, and the mean difference from today's of the same seed."""
     today = None
     for line in lines:
@@ -177,6 +177,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("question", choices=["steps", "losses"])
     parser.add_argument("--data", type=Path, default=ROOT / "data", help="data folder of a finished run")
+    parser.add_argument("--virtual", action="store_true", help="virtual ranks, for busy cores")
     arguments = parser.parse_args()
     models = ns.load_cost_models(arguments.data / "06_models")
     torch.set_num_threads(1)
@@ -186,7 +187,8 @@ def main() -> None:
     points = [*frontiers["fewer ids per bag"][-2:], *frontiers["narrower embeddings"][-2:]]
     columns = frontiers["narrower embeddings"][-1].what_if.given_up
     drawn = [plan_line(task, models, SharderSettings(), 0, advice.today, random_cuts(task, columns, s)) for s in (1, 2)]
-    {"steps": steps, "losses": losses}[arguments.question]([advice.today, *points, *drawn])
+    lines = [advice.today, *points, *drawn]
+    {"steps": steps, "losses": losses}[arguments.question](lines, arguments.virtual)
 
 
 if __name__ == "__main__":
