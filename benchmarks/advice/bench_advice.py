@@ -1,9 +1,10 @@
 r"""Do measured gains agree with those that `advise` predicts?
 
-    python benchmarks/advice/bench_advice.py time                       # seconds of an advice; 3 minutes
+    python benchmarks/advice/bench_advice.py time                       # advice and its seconds; 3 minutes
     python benchmarks/advice/bench_advice.py gains --data data          # after `make run`, quiet cores; 10 minutes
 
-`time` advises MLPerf DLRM-v2 on 16 H100, 96 tables with published statistics on 8 H100, and the tasks of `make run`.
+`time` prints the advice for MLPerf DLRM-v2 on 16 H100, for 96 tables with published statistics on 8 H100, and for the
+tasks of `make run`.
 
 `gains` advises tasks of `make run`, and measures the steps of today's plan and of the plans of all what-ifs that can
 run here: half-precision links, one rank in place of two, other batches, and smaller tables. Every what-if has batches
@@ -27,6 +28,7 @@ from scipy.stats import kendalltau
 
 import neuroshard_pipeline as ns
 from neuroshard_pipeline.advice import Line
+from neuroshard_pipeline.report.advice_page import advice_text
 from neuroshard_pipeline.tables.frames import tasks_from_frame
 from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams
 from neuroshard_pipeline.torchrec_bridge.truth.steps import measure_steps, task_batches
@@ -126,7 +128,7 @@ def times(data: Path, count: int, is_virtual: bool) -> None:  # noqa: ARG001
         start, cpu = time.perf_counter(), time.process_time()
         advice = ns.advise(task, models)
         seconds = f"{time.perf_counter() - start:.0f} s, {time.process_time() - cpu:.0f} s of CPU time"
-        print(f"{task.task_id}: {len(advice.lines)} what-ifs in {seconds}", flush=True)
+        print(f"\n{task.task_id}: {len(advice.lines)} what-ifs in {seconds}\n{advice_text(advice)}", flush=True)
 
 
 def main() -> None:
