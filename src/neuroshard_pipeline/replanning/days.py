@@ -44,11 +44,7 @@ def plan_day(
 ) -> tuple[Plan, PopularRows]:
     """The plan for a day, which may have tiers, and the most popular rows of its tables with tiers.
 
-    Args:
-        task: the task of the model's tables; their profiles are replaced by those of the day.
-        day: batches of ids of every table, of the task's global batch size.
-        models: cost models.
-        settings: settings of the search.
+    The profiles of the task's tables are replaced by those of the day's batches, which are of the global batch size.
     """
     plan = shard(day_task(task, day), models, params=settings)
     return plan, _popular(plan.task, day)

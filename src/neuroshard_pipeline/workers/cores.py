@@ -11,13 +11,11 @@ _FREE_CORE_WAIT_S = 20.0
 
 
 def settle_on_core(rank: int, size: int | None = None) -> None:
-    """Pin this process to one of the usable cores, number `rank` modulo their count; see `_settle`.
+    """Pin this process, the one with this number, to one of the usable cores, `rank` modulo their count; see `_settle`.
 
-    Args:
-        rank: number of this process.
-        size: number of processes that are pinned in this way, None if unknown. If there are enough cores for all, they
-            keep the default scheduling. With SCHED_BATCH, other programs would delay a rank at every wake-up: training
-            steps of 2 ranks on 2 busy cores then took 1.5 times as long.
+    If `size`, the number of processes that are pinned in this way, is known and there are enough cores for all, they
+    keep the default scheduling. With SCHED_BATCH, other programs would delay a rank at every wake-up: training steps of
+    2 ranks on 2 busy cores then took 1.5 times as long.
     """
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))

@@ -86,10 +86,8 @@ class Cluster:
 class RayTeam:
     """One worker on a Ray cluster. It starts with the first job, and with the next job after a failure. See `Team`.
 
-    Args:
-        cluster: where the worker runs.
-        setup: importable function; `setup(0, *arguments())` runs in the worker; 0 is its rank.
-        arguments: returns the other arguments of `setup`. This process calls it at every start of the worker.
+    The importable function `setup` runs in the worker, with 0, the worker's rank, and the result of `arguments`, which
+    this process calls at every start of the worker.
     """
 
     def __init__(self, cluster: Cluster, setup: SetUp, arguments: Callable[[], tuple[Any, ...]]) -> None:

@@ -38,11 +38,9 @@ class Part(NamedTuple):
 
 
 def parts_of(model: Any, optimizers: Optimizers) -> list[Part]:
-    """The rectangles of this rank.
+    """The rectangles of this rank of what `DistributedModelParallel` returned.
 
-    Args:
-        model: what `DistributedModelParallel` returned.
-        optimizers: the optimizers of the dense network and of replicated tables.
+    `optimizers` are those of the dense network and of replicated tables.
 
     Raises:
         PlanError: the model is not sharded, or has tables with tiers.

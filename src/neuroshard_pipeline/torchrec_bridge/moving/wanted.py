@@ -25,12 +25,10 @@ Box = tuple[str, tuple[int, ...], tuple[int, ...]]
 
 
 class Blend(NamedTuple):
-    """A row-wise state of a block of columns that the other plan does not have.
+    """A row-wise state (`tensor`) of a block of columns that the other plan does not have.
 
-    Attributes:
-        tensor: the state.
-        parts: the states of the other plan's blocks of columns with columns in common.
-        shares: the share of the block's columns in each of them.
+    `parts` are the states of the other plan's blocks with columns in common, `shares` the block's columns in each of
+    them.
     """
 
     tensor: torch.Tensor
@@ -44,12 +42,7 @@ class Blend(NamedTuple):
 
 
 class Described(NamedTuple):
-    """What every rank has, without the values.
-
-    Attributes:
-        wholes: the whole tensors of all ranks.
-        boxes: per rank, name, offsets and sizes of its rectangles.
-    """
+    """What every rank has, without the values: the whole tensors of all ranks, and the rectangles of every rank."""
 
     wholes: dict[str, Whole]
     boxes: list[list[Box]]
@@ -79,11 +72,8 @@ def wanted(parts: Collection[Part], theirs: Wholes) -> tuple[list[Part], list[Bl
 
     If columns change, the state of a new column shard is the mean of the states of its old ones, weighted by columns.
     Row-wise Adagrad adds up the mean of a row's squared gradients, so that for joined shards this is what it would have
-    added up for them together. A part of a shard gets the state of the shard.
-
-    Args:
-        parts: what the rank has.
-        theirs: the tensors of the other plan; those that it lacks are left out.
+    added up for them together. A part of a shard gets the state of the shard. What the tensors of the other plan
+    (`theirs`) lack is left out.
     """
     needed = {(part.name, part.offsets): part for part in parts if part.name in theirs}
     blocks, blends = [(name, block) for name in theirs if (block := columns_of(name))], list[Blend]()
@@ -115,13 +105,10 @@ def prepared(model: Any, optimizers: Optimizers, theirs: Wholes) -> list[Part]:
 
 
 def check(ours: Wholes, theirs: Wholes, new: bool, source: str) -> None:
-    """Refuse another plan whose tensors are not those of this model.
+    """Refuse to fill a model with the tensors `ours` from tensors (`theirs`) that are not those of this model.
 
-    Args:
-        ours: the tensors of the model that will be filled.
-        theirs: the tensors that it will be filled with.
-        new: whether tensors and rows that they lack keep their initial values.
-        source: where they come from, for messages.
+    `source` says for messages where they come from. If `new`, tensors and rows that they lack keep their initial
+    values.
 
     Raises:
         PlanError: a tensor is missing, has another size, or an optimizer's state has no place; the message names it.
