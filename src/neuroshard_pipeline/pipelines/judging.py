@@ -1,5 +1,6 @@
 """Nodes that measure the plans of sharders, shared by the pipelines search, truth and benchmark."""
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -25,9 +26,17 @@ from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import Solutions, solve_all
 from neuroshard_pipeline.tables.frames import tasks_from_frame
 from neuroshard_pipeline.tables.task import ShardingTask
-from neuroshard_pipeline.torchrec_bridge.truth.judge import judge_text, measure_missing, modelled_costs, recorded_steps
+from neuroshard_pipeline.torchrec_bridge.truth.judge import (
+    judge_text,
+    measure_missing,
+    modelled_costs,
+    other_network,
+    recorded_steps,
+)
 from neuroshard_pipeline.torchrec_bridge.truth.params import JudgeParams
 from neuroshard_pipeline.workers import Outcome, WorkerParams, map_items
+
+_LOGGER = logging.getLogger(__name__)
 
 Plans = tuple[Plan, ...]
 
@@ -58,6 +67,8 @@ def measure_steps(
     """
     if params.judge == "torchrec":
         check_hardware(models, params.compute_device)
+        if problem := other_network(plans, models.comm, params):
+            _LOGGER.warning("%s", problem)
     for key, record in measure_missing(
         plans, params, done, lambda groups: tqdm(groups, desc="measure steps", unit=" tasks", disable=None)
     ):

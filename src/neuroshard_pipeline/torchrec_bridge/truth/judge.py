@@ -23,6 +23,7 @@ from neuroshard_pipeline.lab.step import step_cost_ms
 from neuroshard_pipeline.measurement.costs import Records, loaded
 from neuroshard_pipeline.measurement.hardware import fingerprint
 from neuroshard_pipeline.measurement.identity import Identity, name_of
+from neuroshard_pipeline.search.models import CommModel
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.torchrec_bridge.truth.params import JUDGES, JudgeParams
 from neuroshard_pipeline.torchrec_bridge.truth.steps import Group, measure_groups, step_groups, task_batches
@@ -113,6 +114,19 @@ def _measured(groups: Iterable[Group], params: JudgeParams) -> Iterator[tuple[Gr
 def _ranks_per_virtual_host(plan: Plan, params: JudgeParams) -> int:
     """Ranks per host if the plan has more ranks than run side by side, else 0."""
     return plan.task.ranks_per_host if plan.task.world_size > _most_ranks(params) else 0
+
+
+def other_network(plans: Sequence[Plan], comm: CommModel, params: JudgeParams) -> str | None:
+    """A sentence if some plans run on virtual ranks whose network is not that of the communication cost model."""
+    hardware = getattr(comm, "provenance", {}).get("hardware") or {}
+    known = (hardware.get("topology") or {}).get("preset") or hardware.get("comm_backend")
+    is_virtual = params.network is not None and any(_ranks_per_virtual_host(plan, params) for plan in plans)
+    if known in (None, params.network) or not is_virtual:
+        return None
+    return (
+        f"the network between virtual ranks is {params.network}, but the cost models predict collectives of {known}: "
+        "sharders minimise other costs than those that are measured; --env virtual trains models of its network"
+    )
 
 
 def recorded_steps(plans: Sequence[Plan], params: JudgeParams, records: Records) -> pd.DataFrame:
