@@ -35,7 +35,7 @@ def test_the_stage_prints_predicted_beside_measured_steps(finished_run, capfd):
     assert all(name in table for name in [*SHARDERS, "input dist", "all row_wise", "Noise of this run"])
 
 
-def test_plans_for_more_ranks_than_cores_are_measured_on_virtual_ranks(finished_run, caplog):
+def test_plans_for_more_ranks_than_cores_are_measured_on_virtual_ranks(finished_run):
     """Two hosts of two ranks, on which a step takes longer with a slower network between the hosts."""
     tasks = {"world_sizes": [4], "local_world_size": 2, "tasks_per_world_size": [1]}
     settings = {"contest": {"sharders": ["lookup_greedy", "neuroshard"]}, "variants": {"of": None}}
@@ -45,6 +45,5 @@ def test_plans_for_more_ranks_than_cores_are_measured_on_virtual_ranks(finished_
         run_pipeline(finished_run, "truth", params={"truth": {**settings, "sharding_tasks": tasks, "steps": steps}})
         summary = json.loads(newest(finished_run, "08_reporting/truth_summary.json").read_text())
         assert f"4 virtual ranks; the network between their hosts is modelled as {network}" in summary["judge"]
-        assert f"virtual ranks is {network}, but the cost models predict collectives of gloo" in caplog.text
         means.append(summary["sharders"]["neuroshard"]["mean_measured_step_ms"])
     assert means[1] > means[0]

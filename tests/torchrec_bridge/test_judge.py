@@ -1,0 +1,40 @@
+"""What the judge of plans says about its network."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from conftest import ROOT
+
+from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.tables.table import Table, whole
+from neuroshard_pipeline.tables.task import ShardingTask
+from neuroshard_pipeline.torchrec_bridge.truth.judge import other_network
+from neuroshard_pipeline.torchrec_bridge.truth.params import JudgeParams
+
+VALUES = yaml.safe_load((ROOT / "conf/base/parameters_truth.yml").read_text())["truth"]["steps"]
+GLOO = {"comm_backend": "gloo"}
+ETHERNET = {"comm_backend": "topology", "topology": {"preset": "ethernet-25"}}
+
+
+@pytest.mark.parametrize(
+    ("world_size", "network", "hardware", "predicted"),
+    [
+        (4, "ethernet-25", GLOO, "collectives of gloo"),
+        (4, "ethernet-100", ETHERNET, "collectives of ethernet-25"),
+        (4, "ethernet-25", ETHERNET, None),
+        (2, "ethernet-25", GLOO, None),
+        (4, None, GLOO, None),
+        (4, "ethernet-25", {}, None),
+    ],
+)
+def test_a_network_that_the_cost_models_do_not_predict_is_named(world_size, network, hardware, predicted):
+    table = Table("t", 10, 4, 1.0)
+    plan = Plan(ShardingTask([table], world_size, 8, 2**20), (whole(table),), (0,), "a", compute_device=None)
+    params = JudgeParams(**{**VALUES, "most_ranks": 2, "network": network})
+    comm: Any = SimpleNamespace(provenance={"hardware": hardware})
+    said = other_network([plan], comm, params)
+    assert said is None if predicted is None else predicted in str(said)
