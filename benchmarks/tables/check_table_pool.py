@@ -18,11 +18,11 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
+from pool_statistics import BIN_LABELS, PoolStatistics, drawn_counts
 from tqdm import tqdm
 
 from neuroshard_pipeline.augment import published
 from neuroshard_pipeline.augment.pool import PoolParams, generate_pool
-from neuroshard_pipeline.augment.pool_statistics import BIN_LABELS, PoolStatistics, drawn_counts
 from neuroshard_pipeline.tables.frames import tables_from_frame
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+from pool_statistics import PoolStatistics
 
-from neuroshard_pipeline.augment.pool_statistics import PoolStatistics
 from neuroshard_pipeline.augment.published import BATCH_SIZE, INDICES, TABLES, UNIQUE_ROWS
 
 MEAN_POOLING_FACTOR = INDICES / TABLES / BATCH_SIZE

@@ -6,10 +6,10 @@ import pytest
 from augment.published_shape import mean_pooling_factor, unique_rows_per_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pool_statistics import pool_statistics
 from pydantic import ValidationError
 
 from neuroshard_pipeline.augment.pool import PoolParams, generate_pool
-from neuroshard_pipeline.augment.pool_statistics import pool_statistics
 from neuroshard_pipeline.augment.published import SHARE_OF_INDICES, SHARE_OF_UNIQUE_ROWS
 from neuroshard_pipeline.tables.frames import tables_from_frame
 from neuroshard_pipeline.tables.ids import draw_ids

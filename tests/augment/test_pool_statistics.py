@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from augment.published_shape import problems
+from pool_statistics import BIN_LABELS, pool_statistics
 
 from neuroshard_pipeline.augment.pool import PoolParams, generate_pool
-from neuroshard_pipeline.augment.pool_statistics import BIN_LABELS, pool_statistics, reuse_comparison_frame
 from neuroshard_pipeline.tables.frames import tables_from_frame, tables_to_frame
 from neuroshard_pipeline.tables.ids import draw_ids
 
@@ -43,17 +43,6 @@ def test_pool_with_other_statistics_has_problems(pool):
         "histogram of indices",
     ):
         assert part in found
-
-
-def test_comparison_frame_has_the_columns_that_the_figure_reads(pool):
-    frame = reuse_comparison_frame(pool, batch_size=512, seed=0)
-    assert frame.columns.tolist() == ["bin_label", "source", "quantity", "cumulative_share"]
-    assert set(frame["source"]) == {"published", "drawn"}
-    assert set(frame["quantity"]) == {"unique_rows", "indices"}
-    assert len(frame) == 4 * 10
-    last = frame[frame["bin_label"] == "257-512"]
-    np.testing.assert_allclose(last["cumulative_share"], 1.0)
-    assert frame.groupby(["source", "quantity"])["cumulative_share"].is_monotonic_increasing.all()
 
 
 def test_bins_are_labelled_by_counts():

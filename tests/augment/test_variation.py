@@ -8,7 +8,6 @@ from pydantic import ValidationError
 from neuroshard_pipeline.augment.comm_draws import CommSampleParams, comm_samples
 from neuroshard_pipeline.augment.compute_draws import ComputeSampleParams, compute_samples
 from neuroshard_pipeline.augment.pool import PoolParams, generate_pool, generated_tables
-from neuroshard_pipeline.augment.pool_statistics import reuse_comparison_frame
 from neuroshard_pipeline.augment.variation import VariationParams, is_derived, varied_pool
 from neuroshard_pipeline.augment.varied_draws import VariedSampleParams, evaluation_samples, varied_samples
 from neuroshard_pipeline.tables.frames import compute_samples_from_frame, tables_from_frame
@@ -218,8 +217,7 @@ def test_more_samples_do_not_change_the_first_ones(pool, drawn, variation):
     pd.testing.assert_frame_equal(drawn[0].iloc[: len(few)], few)
 
 
-def test_statistics_and_comm_samples_use_generated_tables_only(pool, generated):
-    pd.testing.assert_frame_equal(reuse_comparison_frame(pool, 64, 0), reuse_comparison_frame(generated, 64, 0))
+def test_comm_samples_use_generated_tables_only(pool, generated):
     comm = CommSampleParams(
         num_samples=5, batch_size=64, world_sizes=(2,), dimensions=(4, 8), min_tables_per_4_ranks=2,
         max_tables_per_4_ranks=4, max_start_skew_ms=1.0, seed=0,

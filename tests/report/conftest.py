@@ -104,15 +104,6 @@ def build_compute_costs(rng, count=400):
     return costs
 
 
-def build_compute_samples(rng, pool, costs):
-    rows = [
-        (sample_id, 512, table, int(rng.choice([4, 16, 64])))
-        for sample_id in costs["sample_id"]
-        for table in rng.choice(pool["table"], rng.integers(1, 16), replace=False)
-    ]
-    return pd.DataFrame(rows, columns=["sample_id", "batch_size", "table", "embedding_dim"])
-
-
 def build_comm_costs(rng, count=120, world_size=4):
     size = count * world_size
     ids = np.repeat([f"comm-{i:06d}" for i in range(count)], world_size)
@@ -142,16 +133,6 @@ def build_held_out(rng, compute_costs, comm_costs):
             frame.assign(low_ms=frame["predicted_ms"] * (1 - sure), high_ms=frame["predicted_ms"] * (1 + sure))
         )
     return pd.concat(frames, ignore_index=True)
-
-
-def build_reuse():
-    labels = ["1", "2", *(f"{2**i + 1}-{2 ** (i + 1)}" for i in range(1, 15)), ">32768"]
-    rows = []
-    for quantity, decay in (("unique_rows", 0.55), ("indices", 0.82)):
-        for source, shift in (("published", 0.0), ("drawn", 0.012)):
-            cumulative = np.clip(1 - decay ** np.arange(1, 18) + shift, 0, 1)
-            rows += [(label, source, quantity, share) for label, share in zip(labels, cumulative, strict=True)]
-    return pd.DataFrame(rows, columns=["bin_label", "source", "quantity", "cumulative_share"])
 
 
 def build_summary(plan_costs, tasks):
@@ -194,9 +175,6 @@ def built_inputs():
         plans=build_plans(rng, tasks),
         plan_costs=plan_costs,
         sharding_tasks=tasks,
-        table_pool=pool,
-        reuse_comparison=build_reuse(),
-        compute_samples=build_compute_samples(rng, pool, compute),
     )
 
 

@@ -33,14 +33,6 @@ def test_predictions_are_drawn_and_named_so_where_nothing_was_measured(inputs):
     assert sum(bar.type == "bar" for bar in figure.data) == 6
 
 
-def test_success_rates_count_tasks_per_world_size(inputs):
-    plans = inputs.plans[~((inputs.plans["task_id"] == "task-8x-000") & (inputs.plans["sharder"] == "random"))]
-    figure = figures.success_rates(inputs.sharding_tasks, plans, ["random", "neuroshard", "torchrec"])
-    four, eight = figure.data
-    assert (list(four.x), list(four.text)) == ([100, 100, 0], ["3 of 3", "3 of 3", "0 of 3"])
-    assert (list(eight.x), list(eight.text)) == ([50, 100, 0], ["1 of 2", "2 of 2", "0 of 2"])
-
-
 def test_plan_picture_shows_every_column_of_every_table_once(inputs):
     figure = figures.plan_picture(
         inputs.plans, inputs.plan_costs, inputs.sharding_tasks, "task-4x-001", "dim_greedy", "neuroshard"
@@ -92,12 +84,6 @@ def test_large_held_out_frames_are_thinned(inputs):
     points = [len(trace.x) for trace in figures.held_out_accuracy(large).data if trace.mode == "markers"]
     assert len(points) == 5
     assert max(points) <= 1200
-
-
-def test_reuse_bins_are_categories(inputs):
-    figure = figures.reuse_comparison(inputs.reuse_comparison)
-    assert {axis.type for axis in figure.select_xaxes()} == {"category"}
-    assert [trace.name for trace in figure.data[:2]] == ["published dlrm_datasets", "this pool"]
 
 
 def test_the_plan_picture_shows_every_part(whole):

@@ -89,14 +89,14 @@ def test_style_loads_nothing(page_text):
 
 def test_links_of_the_contents_lead_somewhere(page):
     targets = [address[1:] for address in page.addresses if address.startswith("#")]
-    assert len(targets) == 7
+    assert len(targets) == 6
     assert set(targets) <= set(page.ids)
     assert len(page.ids) == len(set(page.ids))
 
 
 def test_every_figure_has_its_data_and_a_caption(page_text, page):
     figures = re.findall(r"<figure id=\"(\w+)\">(.*?)</figure>", page_text, re.DOTALL)
-    assert len(figures) == 10
+    assert len(figures) == 7
     for name, body in figures:
         caption = re.search(r"<figcaption>(.*?)</figcaption>", body, re.DOTALL).group(1)
         assert len(caption.split()) > 12, name

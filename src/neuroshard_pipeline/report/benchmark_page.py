@@ -1,4 +1,4 @@
-"""The benchmark as an HTML page, which compares the costs and the search times of the sharders in every suite."""
+"""The benchmark as an HTML page, which compares the costs of the sharders in every suite."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from neuroshard_pipeline.evaluation.comparison import OURS
 from neuroshard_pipeline.evaluation.verdicts import best_rival, find_pair
 from neuroshard_pipeline.report.benchmark_table import benchmark_note, suite_note, suite_table, suite_verdict
 from neuroshard_pipeline.report.facts import nested_rows
-from neuroshard_pipeline.report.figures import comparisons, cost_against_time, performance_profile
+from neuroshard_pipeline.report.figures import comparisons, performance_profile
 from neuroshard_pipeline.report.formats import MISSING
 from neuroshard_pipeline.report.page import render_page
 from neuroshard_pipeline.report.sharder_summary import as_sentence
@@ -23,7 +23,6 @@ def render_benchmark(verdicts: Mapping[str, Any], costs: pd.DataFrame, lineage: 
     figures = {f"comparisons_{ours}": comparisons(verdicts, ours) for ours in OURS}
     for suite, verdict in verdicts["suites"].items():
         figures[f"profile_{suite}"] = performance_profile(suite, costs[costs["suite"] == suite], verdict["basis"])
-        figures[f"time_{suite}"] = cost_against_time(suite, verdict)
     return render_page(
         "benchmark.html",
         figures,

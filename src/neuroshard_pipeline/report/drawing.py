@@ -8,7 +8,6 @@ from neuroshard_pipeline.evaluation.totals import plan_totals
 from neuroshard_pipeline.report import figures
 from neuroshard_pipeline.report.facts import noise_floors, rank_noise_floors
 from neuroshard_pipeline.report.inputs import ReportInputs
-from neuroshard_pipeline.report.sharder_summary import ranked_costs
 from neuroshard_pipeline.report.style import empty_figure
 from neuroshard_pipeline.report.totals import example_task
 
@@ -16,10 +15,6 @@ from neuroshard_pipeline.report.totals import example_task
 def draw_figures(inputs: ReportInputs) -> dict[str, go.Figure]:
     """Every figure of `FIGURES`. A figure without data states why there is none."""
     return {name: draw(inputs) for name, draw in FIGURES.items()}
-
-
-def _success_rates(inputs: ReportInputs) -> go.Figure:
-    return figures.success_rates(inputs.sharding_tasks, inputs.plans, list(ranked_costs(inputs.summary)))
 
 
 def _plan_picture(inputs: ReportInputs) -> go.Figure:
@@ -33,15 +28,10 @@ def _plan_picture(inputs: ReportInputs) -> go.Figure:
 FIGURES: Mapping[str, Callable[[ReportInputs], go.Figure]] = {
     "cost_per_sharder": lambda inputs: figures.cost_per_sharder(inputs.plan_costs),
     "cost_relative_to_best": lambda inputs: figures.cost_relative_to_best(inputs.plan_costs),
-    "success_rates": _success_rates,
     "plan_picture": _plan_picture,
     "tiers": lambda inputs: figures.tiers_of_run(inputs.plans, inputs.plan_costs, inputs.sharding_tasks),
     "held_out_accuracy": lambda inputs: figures.held_out_accuracy(inputs.held_out, noise_floors(inputs.metrics)),
-    "errors_by_feature": lambda inputs: figures.errors_by_feature(
-        inputs.held_out, inputs.compute_samples, inputs.table_pool, noise_floors(inputs.metrics).get("compute")
-    ),
     "calibration": lambda inputs: figures.calibration(inputs.held_out),
     "plan_accuracy": lambda inputs: figures.plan_accuracy(inputs.plan_costs),
     "rank_accuracy": lambda inputs: figures.rank_accuracy(inputs.plan_costs, rank_noise_floors(inputs.metrics)),
-    "reuse_comparison": lambda inputs: figures.reuse_comparison(inputs.reuse_comparison),
 }

@@ -22,9 +22,6 @@ class ReportInputs:
         plans: `search.plans`.
         plan_costs: `search.plan_costs`.
         sharding_tasks: `augment.sharding_tasks`.
-        table_pool: `augment.table_pool`.
-        reuse_comparison: `augment.reuse_comparison`: `bin_label, source, quantity, cumulative_share`.
-        compute_samples: `augment.compute_samples`.
     """
 
     hardware: Mapping[str, Any]
@@ -37,6 +34,3 @@ class ReportInputs:
     plans: pd.DataFrame
     plan_costs: pd.DataFrame
     sharding_tasks: pd.DataFrame
-    table_pool: pd.DataFrame
-    reuse_comparison: pd.DataFrame
-    compute_samples: pd.DataFrame

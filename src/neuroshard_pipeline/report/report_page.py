@@ -4,7 +4,6 @@ from typing import Any
 
 from neuroshard_pipeline.evaluation.totals import plan_totals
 from neuroshard_pipeline.report import facts, sharder_summary
-from neuroshard_pipeline.report.diagnostics import compute_errors, worst_samples
 from neuroshard_pipeline.report.drawing import draw_figures
 from neuroshard_pipeline.report.inputs import ReportInputs
 from neuroshard_pipeline.report.page import render_page
@@ -50,7 +49,6 @@ def _evidence(inputs: ReportInputs) -> dict[str, Any]:
     """The template's variables that describe cost models, measurements and versions."""
     return {
         "accuracy_table": facts.accuracy_table(inputs.metrics),
-        "worst_samples": worst_samples(compute_errors(inputs.held_out, inputs.compute_samples, inputs.table_pool)),
         "plan_accuracy_table": facts.plan_accuracy_table(inputs.summary),
         "measurement_table": facts.measurement_table(inputs.compute_costs, inputs.comm_costs, inputs.hardware),
         "failures": facts.failure_messages(inputs.compute_costs, inputs.comm_costs),

@@ -7,7 +7,6 @@ import pandas as pd
 
 from neuroshard_pipeline.augment.compute_draws import ComputeSampleParams, compute_samples, paper_settings
 from neuroshard_pipeline.augment.pool import PoolParams, base_pool
-from neuroshard_pipeline.augment.pool_statistics import reuse_comparison_frame
 from neuroshard_pipeline.augment.task_draws import FileTaskParams, ShardingTaskParams, sharding_tasks
 from neuroshard_pipeline.augment.variation import VariationParams, varied_pool
 from neuroshard_pipeline.augment.varied_draws import VariedSampleParams, evaluation_samples, varied_samples
@@ -33,11 +32,6 @@ def provide_table_pool(
     if recording.folder:
         return open_recording(recording).pool
     return varied_pool(base_pool(params), params.batch_size, public, variation)
-
-
-def compare_reuse_with_published(pool: pd.DataFrame, params: PoolParams) -> pd.DataFrame:
-    """Draw ids for the pool's tables, except derived and public ones; compare their reuse with Meta's histograms."""
-    return reuse_comparison_frame(pool, params.batch_size, params.seed)
 
 
 def provide_compute_samples(

@@ -22,12 +22,6 @@ def create_pipeline() -> Pipeline:
             name="provide_table_pool",
         ),
         Node(
-            nodes.compare_reuse_with_published,
-            ["table_pool", "params:pool"],
-            "reuse_comparison",
-            name="compare_reuse_with_published",
-        ),
-        Node(
             nodes.provide_compute_samples,
             ["table_pool", "public_tables", *drawing],
             ["compute_samples", "compute_sample_settings"],

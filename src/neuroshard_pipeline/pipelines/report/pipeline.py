@@ -16,9 +16,6 @@ SHOWN = {
     "plans": "search.plans",
     "plan_costs": "search.plan_costs",
     "sharding_tasks": "augment.sharding_tasks",
-    "table_pool": "augment.table_pool",
-    "reuse_comparison": "augment.reuse_comparison",
-    "compute_samples": "augment.compute_samples",
 }
 
 

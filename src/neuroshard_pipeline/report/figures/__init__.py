@@ -5,29 +5,24 @@ models without prediction intervals, are left out of figures that need them.
 """
 
 from neuroshard_pipeline.report.figures.accuracy import held_out_accuracy, plan_accuracy, rank_accuracy
-from neuroshard_pipeline.report.figures.benchmark import comparisons, cost_against_time, performance_profile
-from neuroshard_pipeline.report.figures.diagnostics import calibration, errors_by_feature
+from neuroshard_pipeline.report.figures.benchmark import comparisons, performance_profile
+from neuroshard_pipeline.report.figures.diagnostics import calibration
 from neuroshard_pipeline.report.figures.plan import pictures, plan_picture, sent_bytes
-from neuroshard_pipeline.report.figures.pool import reuse_comparison
-from neuroshard_pipeline.report.figures.sharders import cost_per_sharder, cost_relative_to_best, success_rates
+from neuroshard_pipeline.report.figures.sharders import cost_per_sharder, cost_relative_to_best
 from neuroshard_pipeline.report.figures.tiers import tiers_of_run, tiers_picture
 
 __all__ = [
     "calibration",
     "comparisons",
-    "cost_against_time",
     "cost_per_sharder",
     "cost_relative_to_best",
-    "errors_by_feature",
     "held_out_accuracy",
     "performance_profile",
     "pictures",
     "plan_accuracy",
     "plan_picture",
     "rank_accuracy",
-    "reuse_comparison",
     "sent_bytes",
-    "success_rates",
     "tiers_of_run",
     "tiers_picture",
 ]

@@ -1,4 +1,4 @@
-"""Figures of the benchmark: performance profiles, cost against search time, and comparisons of two sharders."""
+"""Figures of the benchmark: performance profiles, and comparisons of two sharders."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -41,34 +41,6 @@ def performance_profile(suite: str, costs: pd.DataFrame, basis: str) -> go.Figur
     figure.update_yaxes(title_text="tasks, %", range=[0, 103])
     style.styled(figure, f"{suite}: share of tasks solved within a factor of the cheapest plan", height=440)
     figure.update_layout(legend={"y": 1.0, "x": 1.02, "orientation": "v", "yanchor": "top"}, margin={"r": 170})
-    return figure
-
-
-def cost_against_time(suite: str, verdict: Mapping[str, Any]) -> go.Figure:
-    """One point per compared sharder: seconds per task, and mean ratio of its cost to that of the cheapest plan."""
-    title = f"{suite}: cost of the plans against the time to find them"
-    known = {name: values for name, values in verdict["sharders"].items() if values["relative"]}
-    if not known:
-        return style.empty_figure(title, "No task has a cost of every compared sharder.")
-    colours = style.sharder_colours(verdict["sharders"])
-    figure = go.Figure()
-    for name, values in known.items():
-        relative = values["relative"]
-        figure.add_scatter(
-            x=[values["seconds"]],
-            y=[relative["value"]],
-            error_y=None if relative["low"] is None else _error_bars([relative], "value", colours[name]),
-            mode="markers+text",
-            text=[style.emphasised(name)],
-            textposition="middle right",
-            marker={"color": colours[name], "size": 12 if name in OURS else 9},
-            hovertemplate=f"{name}: %{{x:.3g}} s per task, %{{y:.3f}} times the cheapest plan<extra></extra>",
-        )
-    seconds = [values["seconds"] for values in known.values()]
-    figure.update_xaxes(style.log_axis(min(seconds) / 2, max(seconds) * 12), title_text="seconds per task")
-    figure.update_yaxes(title_text=f"mean {verdict['basis']} cost<br>/ cost of the cheapest plan")
-    style.styled(figure, title, height=420)
-    figure.update_layout(showlegend=False)
     return figure
 
 

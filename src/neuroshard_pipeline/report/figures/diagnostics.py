@@ -1,4 +1,4 @@
-"""Figures of the errors of the cost models by sample property, and of the calibration of the predictions."""
+"""The figure of the calibration of the cost models' predictions."""
 
 from typing import Any
 
@@ -8,38 +8,10 @@ from plotly.subplots import make_subplots
 
 from neuroshard_pipeline.cost_models.intervals import COVERAGE
 from neuroshard_pipeline.report import style
-from neuroshard_pipeline.report.diagnostics import PROPERTIES, buckets, calibration_rows, compute_errors
+from neuroshard_pipeline.report.diagnostics import calibration_rows
 
 _MODEL_COLOURS = {"compute": "#0072B2", "comm_forward": "#E69F00", "comm_backward": "#009E73"}
-_BUCKETS = 6
-_COLUMNS = 3
 _PANELS = ("Measured ÷ predicted cost", "Inside the 90 % interval", "Kendall's τ within the bucket")
-
-
-def errors_by_feature(
-    held_out: pd.DataFrame, compute_samples: pd.DataFrame, table_pool: pd.DataFrame, noise_floor: float | None = None
-) -> go.Figure:
-    """Signed error of held-out compute samples against properties of the samples, one panel per property."""
-    title = "Prediction error of held-out compute samples, by property of the sample"
-    rows = compute_errors(held_out, compute_samples, table_pool)
-    if rows.empty:
-        return style.empty_figure(title, "No compute sample was held out.")
-    figure = make_subplots(
-        rows=2, cols=_COLUMNS, horizontal_spacing=0.08, vertical_spacing=0.2, subplot_titles=list(PROPERTIES.values())
-    )
-    for index, name in enumerate(PROPERTIES):
-        row, column = index // _COLUMNS + 1, index % _COLUMNS + 1
-        figure.add_traces([_errors(rows, name), _medians(rows, name, index == 0)], rows=row, cols=column)
-        low, high = float(rows[name].min()) / 1.1, float(rows[name].max()) * 1.1
-        figure.update_xaxes(style.log_axis(low, high), row=row, col=column)
-        figure.add_hline(y=0, line=style.REFERENCE_LINE, row=row, col=column)
-        if noise_floor:
-            band = {"fillcolor": style.faded(style.MUTED, 0.15), "line_width": 0}
-            figure.add_hrect(y0=-100 * noise_floor, y1=100 * noise_floor, **band, row=row, col=column)
-    figure.update_yaxes(title_text="error, % of the measured cost", col=1)
-    style.styled(figure, title, height=640)
-    figure.update_layout(margin={"t": 112}, legend={"y": 1.07})
-    return figure
 
 
 def calibration(held_out: pd.DataFrame) -> go.Figure:
@@ -68,32 +40,6 @@ def calibration(held_out: pd.DataFrame) -> go.Figure:
     style.styled(figure, title, height=430)
     figure.update_layout(margin={"t": 112}, legend={"y": 1.12})
     return figure
-
-
-def _errors(rows: pd.DataFrame, name: str) -> go.Scatter:
-    return go.Scatter(
-        x=style.rounded(rows[name]),
-        y=style.rounded(100 * rows["error"]),
-        text=rows["sample_id"],
-        mode="markers",
-        showlegend=False,
-        marker={"color": style.faded("#0072B2", 0.5), "size": 5},
-        hovertemplate="%{text}: %{x:.4g}, %{y:+.1f} %<extra></extra>",
-    )
-
-
-def _medians(rows: pd.DataFrame, name: str, in_legend: bool) -> go.Scatter:
-    """The median error of every bucket; all buckets hold about the same number of samples."""
-    middle = rows.groupby(buckets(rows, name, _BUCKETS))[[name, "error"]].median()
-    return go.Scatter(
-        x=style.rounded(middle[name]),
-        y=style.rounded(100 * middle["error"]),
-        mode="lines+markers",
-        name=f"median error in each of {_BUCKETS} buckets with about equally many samples",
-        showlegend=in_legend,
-        line={"color": "#D55E00", "width": 2},
-        hovertemplate="median %{y:+.1f} %<extra></extra>",
-    )
 
 
 def _line(

@@ -1,10 +1,7 @@
-"""Figures that compare sharders: mean cost, cost relative to the cheapest plan, tasks solved."""
-
-from collections.abc import Sequence
+"""Figures that compare sharders: mean cost, and cost relative to the cheapest plan."""
 
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from neuroshard_pipeline.evaluation.totals import COST_COLUMNS, basis_of, cost_table, plan_totals
 from neuroshard_pipeline.report import style
@@ -59,35 +56,6 @@ def cost_relative_to_best(plan_costs: pd.DataFrame) -> go.Figure:
     return _rows(figure, "Cost of every plan relative to the cheapest plan of its task", len(sharders))
 
 
-def success_rates(sharding_tasks: pd.DataFrame, plans: pd.DataFrame, sharders: Sequence[str]) -> go.Figure:
-    """Share of the tasks that each sharder solved, with one panel per world size."""
-    tasks = sharding_tasks.drop_duplicates("task_id")
-    solved = plans.drop_duplicates(["task_id", "sharder"]).merge(tasks[["task_id", "world_size"]], on="task_id")
-    tried = tasks["world_size"].value_counts().sort_index()
-    titles = [f"{world_size} ranks" for world_size in tried.index]
-    figure = make_subplots(rows=1, cols=len(tried), shared_yaxes=True, horizontal_spacing=0.1, subplot_titles=titles)
-    for column, (world_size, count) in enumerate(tried.items(), start=1):
-        counts = solved.loc[solved["world_size"] == world_size, "sharder"].value_counts()
-        figure.add_trace(_success_bars(counts.reindex(list(sharders), fill_value=0), int(count)), row=1, col=column)
-    figure.update_xaxes(range=[0, 104], tickvals=[0, 50, 100], title_text="tasks solved, %")
-    return _rows(figure, "Tasks solved, by number of ranks", len(sharders), row_px=34)
-
-
-def _success_bars(solved: pd.Series, tried: int) -> go.Bar:
-    """Return one bar per sharder, labelled `3 of 4`; `solved` counts the solved tasks, with sharders as its index."""
-    colours = style.sharder_colours(solved.index)
-    return go.Bar(
-        x=[100 * number / tried for number in solved],
-        y=[style.emphasised(name) for name in solved.index],
-        orientation="h",
-        text=[f"{number} of {tried}" for number in solved],
-        textposition="auto",
-        insidetextanchor="start",
-        marker_color=[style.bar_colour(name, colours[name]) for name in solved.index],
-        hovertemplate="%{y}: %{text} tasks<extra></extra>",
-    )
-
-
 def _points(costs: pd.Series, label: str, colour: str, hover: str) -> go.Box:
     """One point per task in the row `label`; the box is invisible unless the caller gives it a line."""
     return go.Box(
@@ -107,9 +75,9 @@ def _points(costs: pd.Series, label: str, colour: str, hover: str) -> go.Box:
     )
 
 
-def _rows(figure: go.Figure, title: str, count: int, row_px: int = 46) -> go.Figure:
+def _rows(figure: go.Figure, title: str, count: int) -> go.Figure:
     """Lay out and return the figure: `count` rows from the top down, each labelled with its sharder; no legend."""
-    style.styled(figure, title, height=150 + row_px * max(count, 2))
+    style.styled(figure, title, height=150 + 46 * max(count, 2))
     figure.update_layout(showlegend=False, margin={"t": 64})
     figure.update_yaxes(autorange="reversed", showgrid=False, ticks="", showline=False, ticklabelstandoff=6)
     return figure

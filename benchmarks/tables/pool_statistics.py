@@ -8,7 +8,7 @@ import pandas as pd
 
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.augment.pool import generated_tables
-from neuroshard_pipeline.augment.published import highest_bin, published_shares
+from neuroshard_pipeline.augment.published import published_shares
 from neuroshard_pipeline.tables.frames import tables_from_frame
 from neuroshard_pipeline.tables.ids import draw_ids
 from neuroshard_pipeline.tables.profile import reuse_counts
@@ -60,21 +60,3 @@ def pool_statistics(pool: pd.DataFrame, batch_size: int, seed: int) -> PoolStati
     tables = tables_from_frame(generated_tables(pool))
     rows, ids = np.sum([drawn_counts(table, batch_size, seed) for table in tables], axis=0)
     return PoolStatistics(batch_size, len(tables), rows, ids)
-
-
-def reuse_comparison_frame(pool: pd.DataFrame, batch_size: int, seed: int) -> pd.DataFrame:
-    """Published and drawn cumulative reuse histograms.
-
-    Returns:
-        `bin_label, source, quantity, cumulative_share`: `source` is `published` or `drawn`; `quantity` is
-        `unique_rows` or `indices`. Each combination has one row per bin up to `highest_bin(batch_size)`.
-    """
-    labels = BIN_LABELS[: highest_bin(batch_size) + 1]
-    shares = pool_statistics(pool, batch_size, seed).cumulative_shares
-    rows = [
-        (label, source, quantity, float(share))
-        for quantity, both in shares.items()
-        for source, cumulative in zip(("published", "drawn"), both, strict=True)
-        for label, share in zip(labels, cumulative, strict=False)
-    ]
-    return pd.DataFrame(rows, columns=["bin_label", "source", "quantity", "cumulative_share"])
