@@ -8,7 +8,7 @@ import pytest
 from search.tasks import random_tables
 
 import neuroshard_pipeline as ns
-from neuroshard_pipeline.evaluation.solving import BenchmarkJobs, bench_plans_frame, gather, solve_missing
+from neuroshard_pipeline.evaluation.solving import BenchmarkJobs, gather, solve_missing
 from neuroshard_pipeline.evaluation.suite_params import BenchmarkSharderParams
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.policies.policy import NO_POLICIES, Policies, Policy
@@ -19,12 +19,8 @@ from neuroshard_pipeline.workers import Outcome
 
 PARAMS = BenchmarkSharderParams(
     sharders=("random", "size_greedy", "neuroshard"),
-    stochastic=("random",),
-    seeds=3,
-    measured_seeds=1,
     seed=5,
     left_out={"other": ("neuroshard",)},
-    fewer_seeds={"other": 2},
 )
 
 
@@ -54,18 +50,13 @@ def jobs(tasks, finished_run):
     )
 
 
-def test_every_seed_is_an_attempt_and_plans_are_those_of_solve_all(jobs, tasks):
-    records = dict(solve_missing(jobs, {}, here))
-    plans, attempts = gather(jobs, records)
-    counts = attempts.groupby(["task_id", "sharder"], sort=False).size().to_dict()
-    assert counts["roomy", "random"] == 3
-    assert counts["hopeless", "neuroshard"] == 1
+def test_every_job_is_an_attempt_and_plans_are_those_of_solve_all(jobs, tasks):
+    plans, attempts = gather(jobs, dict(solve_missing(jobs, {}, here)))
+    pairs = [("roomy", name) for name in PARAMS.sharders] + [("hopeless", name) for name in PARAMS.sharders]
+    assert list(attempts[["task_id", "sharder"]].itertuples(index=False, name=None)) == pairs
     assert attempts["error"].notna().tolist() == (attempts["task_id"] == "hopeless").tolist()
-    for seed in (5, 6, 7):
-        alone = solve_all([tasks[0]], ["random"], jobs.models, jobs.settings, seed).plans[0]
-        (ours,) = (each.plan for each in plans if (each.plan.sharder, each.seed) == ("random", seed))
-        assert (ours.ranks, ours.predicted) == (alone.ranks, alone.predicted)
-    assert set(bench_plans_frame(plans)["seed"]) == {5, 6, 7}
+    alone = solve_all([tasks[0]], PARAMS.sharders, jobs.models, jobs.settings, PARAMS.seed).plans
+    assert [(ours.ranks, ours.predicted) for ours in plans] == [(plan.ranks, plan.predicted) for plan in alone]
 
 
 def test_only_what_is_missing_is_solved(jobs):
@@ -128,7 +119,6 @@ def test_a_sharder_that_is_left_out_does_not_run(jobs, tasks):
         task_id: [job.sharder for job in both.jobs if job.task.task_id == task_id] for task_id in ("roomy", "hopeless")
     }
     assert who == {"roomy": ["random", "size_greedy", "neuroshard"], "hopeless": ["random", "size_greedy"]}
-    assert [job.seeds for job in both.jobs if job.sharder == "random"] == [(5, 6, 7), (5, 6)]
 
 
 def test_plans_of_several_hosts_are_read_from_records(tasks):
@@ -137,4 +127,4 @@ def test_plans_of_several_hosts_are_read_from_records(tasks):
     params = PARAMS.model_copy(update={"sharders": ("size_greedy",)})
     jobs = BenchmarkJobs.of(in_suites([several], ("some",)), params, ns.load_cost_models("h100"), SharderSettings())
     (found,), _ = gather(jobs, dict(solve_missing(jobs, {}, here)))
-    assert found.plan.task.local_world_size == 8
+    assert found.task.local_world_size == 8

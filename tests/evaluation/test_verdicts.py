@@ -75,24 +75,16 @@ def test_a_sharder_of_another_suite_is_listed_as_not_run():
     assert found["other"]["not_run"] == ["neuroshard", "milp", "random"]
 
 
-def test_task_costs_are_means_over_seeds():
+def test_task_costs_are_those_of_attempts_and_plans():
     tasks = pd.DataFrame({"task_id": ["t"], "suite": "some", "group": "all", "is_measured": True})
-    attempts = pd.DataFrame(
-        {"task_id": "t", "sharder": ["a", "a", "b"], "seed": [0, 1, 0], "seconds": [1.0, 3.0, 2.0]}
-    ).assign(error=[None, None, "no room"])
-    plan_costs = pd.DataFrame({"task_id": "t", "sharder": "a", "seed": [0, 0, 1, 1], "rank": [0, 1, 0, 1]}).assign(
-        predicted_compute_ms=[1.0, 3.0, 5.0, 5.0], measured_compute_ms=[2.0, 6.0, np.nan, np.nan],
-        predicted_forward_comm_ms=0.0, predicted_backward_comm_ms=0.0, predicted_reduction_ms=np.nan,
-        predicted_step_ms=[4.0, 4.0, 6.0, 6.0], measured_step_ms=[7.0, 7.0, np.nan, np.nan],
+    attempts = pd.DataFrame({"task_id": "t", "sharder": ["a", "b"], "seconds": [1.0, 2.0], "error": [None, "no room"]})
+    plan_costs = pd.DataFrame({"task_id": "t", "sharder": "a", "rank": [0, 1]}).assign(
+        predicted_compute_ms=[1.0, 3.0], measured_compute_ms=[2.0, 6.0], predicted_forward_comm_ms=0.0,
+        predicted_backward_comm_ms=0.0, predicted_reduction_ms=np.nan, predicted_step_ms=4.0, measured_step_ms=7.0,
     )  # fmt: skip
     found = task_costs_of_plans(tasks, attempts, plan_costs).set_index("sharder")
-    assert found.loc["a", ["seeds", "seeds_solved", "measured_seeds", "seconds"]].tolist() == [2, 2, 1, 2.0]
-    assert found.loc["a", ["predicted_step_ms", "paper_cost_ms", "measured_step_ms", "imbalance"]].tolist() == [
-        5.0,
-        4.0,
-        7.0,
-        0.25,
-    ]
+    names = ["seconds", "predicted_step_ms", "paper_cost_ms", "measured_step_ms", "imbalance"]
+    assert found.loc["a", names].tolist() == [1.0, 4.0, 3.0, 7.0, 0.5]
     assert found["solved"].tolist() == [True, False]
     assert found.loc["b", "error"] == "no room"
-    assert found.loc["b", "measured_seeds"] == 0
+    assert np.isnan(found.loc["b", "measured_step_ms"])

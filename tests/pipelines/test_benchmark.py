@@ -52,10 +52,9 @@ def test_every_sharder_is_compared_on_every_suite(benchmark_run):
 def test_the_plans_that_should_be_measured_are_measured(benchmark_run):
     costs = frame(benchmark_run, "07_model_output/benchmark_plan_costs")
     tasks = frame(benchmark_run, "03_primary/benchmark_tasks").drop_duplicates("task_id").set_index("task_id")
-    wanted = costs["task_id"].map(tasks["is_measured"]) & (costs["seed"] == 0)
+    wanted = costs["task_id"].map(tasks["is_measured"])
     assert (costs["measured_step_ms"].notna() == wanted).all()
     assert (costs["measured_compute_ms"].notna() == wanted).all()
-    assert set(costs.loc[costs["sharder"] == "random", "seed"]) == {0, 1}
     verdicts = json.loads(newest(benchmark_run, "08_reporting/benchmark_verdicts.json").read_text())
     assert verdicts["noise"]["difference"] >= 0
     assert "virtual ranks" in verdicts["judge"]

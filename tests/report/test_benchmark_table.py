@@ -61,7 +61,7 @@ def test_tasks_that_were_not_measured_are_counted():
     assert "not measured" not in suite_note(verdict_of())
     costs = task_costs()
     left_out = costs["task_id"].isin(["task-00", "task-07"])
-    costs.loc[left_out, ["is_measured", "measured_step_ms", "measured_seeds"]] = [False, np.nan, 0]
+    costs.loc[left_out, ["is_measured", "measured_step_ms"]] = [False, np.nan]
     verdict = verdicts_of(costs.astype({"is_measured": bool}))["suites"]["some"]
     assert (verdict["basis"], verdict["common_tasks"], verdict["unmeasured_tasks"]) == ("measured", 18, 2)
     assert "Plans of 2 tasks were not measured, so the comparison leaves them out." in suite_note(verdict)

@@ -23,11 +23,11 @@ def task_costs(count=20, factors=FACTORS, unsolved=(), is_measured=True, suite="
             rows.append(
                 {
                     "suite": suite, "group": f"group {index % 2}", "is_measured": is_measured,
-                    "task_id": f"task-{index:02d}", "sharder": sharder, "seeds": 1, "seeds_solved": int(solved),
+                    "task_id": f"task-{index:02d}", "sharder": sharder,
                     "solved": solved, "paper_cost_ms": 0.7 * cost if solved else np.nan,
                     "predicted_step_ms": cost if solved else np.nan,
                     "measured_step_ms": cost if solved and is_measured else np.nan,
-                    "measured_seeds": int(solved and is_measured), "imbalance": 0.1, "seconds": 0.5,
+                    "imbalance": 0.1, "seconds": 0.5,
                     "error": None if solved else "no plan fits",
                 }
             )  # fmt: skip

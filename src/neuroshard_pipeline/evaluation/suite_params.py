@@ -224,31 +224,18 @@ class SuiteSettings:
 
 
 class BenchmarkSharderParams(Parameters):
-    """The sharders that solve the tasks, and their seeds.
+    """The sharders that solve the tasks.
 
     Attributes:
         sharders: names of sharders, in the order of tables and figures.
-        stochastic: those of `sharders` whose plans depend on a seed; they solve every task once with each seed.
-        seeds: number of seeds of stochastic sharders.
-        measured_seeds: number of seeds whose plans are measured.
-        seed: the first seed; the other seeds are the next numbers.
+        seed: seed of sharders that draw random numbers.
         left_out: by suite, the sharders that do not run on it because they take too long.
-        fewer_seeds: by suite, a number of seeds that replaces `seeds`, for suites that would take too long.
     """
 
     sharders: SharderNames = Field(min_length=2)
-    stochastic: SharderNames
-    seeds: int = Field(ge=1, le=1000)
-    measured_seeds: int = Field(ge=1, le=1000)
     seed: int = Field(ge=0)
     left_out: dict[str, SharderNames]
-    fewer_seeds: dict[str, Annotated[int, Field(ge=1)]]
 
     def sharders_of(self, suite: str) -> tuple[str, ...]:
         """The sharders that run on a suite."""
         return tuple(name for name in self.sharders if name not in self.left_out.get(suite, ()))
-
-    def seeds_of(self, sharder: str, suite: str) -> tuple[int, ...]:
-        """The seeds with which a sharder solves every task of a suite."""
-        count = self.fewer_seeds.get(suite, self.seeds) if sharder in self.stochastic else 1
-        return tuple(range(self.seed, self.seed + count))

@@ -76,12 +76,12 @@ def plan_totals(plan_costs: pd.DataFrame) -> pd.DataFrame:
         plan_costs: `search.plan_costs` or `benchmark.plan_costs`.
 
     Returns:
-        One row per plan: `task_id, sharder` (and `seed` if the input has it), `world_size`; `predicted_step_ms` and
+        One row per plan: `task_id, sharder, world_size`; `predicted_step_ms` and
         `measured_step_ms`; `paper_cost_ms`, the largest predicted sum of `PAPER_PARTS` of a rank; `imbalance`, the
         largest compute cost of a rank divided by the mean, minus 1 (measured if the plan was measured, predicted
         otherwise). Unknown costs are NaN.
     """
-    keys = [key for key in ("task_id", "sharder", "seed") if key in plan_costs]
+    keys = ["task_id", "sharder"]
     paper = plan_costs[[f"predicted_{part}_ms" for part in PAPER_PARTS]].astype(float)
     ranks = plan_costs[[*keys, *STEP_COLUMNS]].assign(
         paper_cost_ms=paper.sum(axis=1).mask(paper["predicted_compute_ms"].isna()),

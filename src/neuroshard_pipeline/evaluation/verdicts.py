@@ -40,29 +40,16 @@ class VerdictParams(Parameters):
 
 
 def task_costs(tasks: pd.DataFrame, attempts: pd.DataFrame, plan_costs: pd.DataFrame) -> pd.DataFrame:
-    """`benchmark.task_costs`: one row per task and sharder with means over the seeds.
+    """`benchmark.task_costs`: one row per task and sharder.
 
     Returns:
-        `suite, group, is_measured, task_id, sharder`; `seeds`, the number tried; `seeds_solved`, the number with which
-        the sharder found a plan; `solved`, whether these are all seeds; `seconds`, mean per attempt; `error`, the first
-        one; `predicted_step_ms`, `paper_cost_ms` and `imbalance`, means over the plans (see `totals.plan_totals`);
-        `measured_step_ms`, mean over the measured plans (NaN without one); `measured_seeds`, number of measured plans.
+        `suite, group, is_measured, task_id, sharder`; `solved`, whether the sharder found a plan; `seconds` and `error`
+        of the attempt; and `predicted_step_ms`, `paper_cost_ms`, `measured_step_ms` and `imbalance` of the plan (see
+        `totals.plan_totals`), NaN without one.
     """
-    grouped = attempts.groupby(_KEYS, sort=False)
-    frame = pd.DataFrame(
-        {
-            "seeds": grouped.size(),
-            "seeds_solved": grouped["error"].agg(lambda errors: int(errors.isna().sum())),
-            "seconds": grouped["seconds"].mean(),
-            "error": grouped["error"].first(),
-        }
-    )
-    frame["solved"] = frame["seeds_solved"] == frame["seeds"]
-    plans = plan_totals(plan_costs).groupby(_KEYS, sort=False)
-    for column in ("predicted_step_ms", "paper_cost_ms", "measured_step_ms", "imbalance"):
-        frame[column] = plans[column].mean()
-    frame["measured_seeds"] = plans["measured_step_ms"].count().reindex(frame.index, fill_value=0)
-    frame = frame.reset_index().merge(suite_of_tasks(tasks), left_on="task_id", right_index=True)
+    totals = plan_totals(plan_costs).set_index(_KEYS)[[*_MEANS, "measured_step_ms"]]
+    frame = attempts.assign(solved=attempts["error"].isna()).join(totals, on=_KEYS)
+    frame = frame.merge(suite_of_tasks(tasks), left_on="task_id", right_index=True)
     first = [*SUITE_COLUMNS, *_KEYS]
     return frame[[*first, *(column for column in frame.columns if column not in first)]]
 
@@ -127,7 +114,7 @@ def compare_suite(costs: pd.DataFrame, params: VerdictParams) -> dict[str, Any]:
 def suite_costs(costs: pd.DataFrame) -> pd.DataFrame:
     """Cost in ms by task and sharder of one suite, on the suite's basis (`basis_of`).
 
-    A cost is NaN if the sharder did not solve the task with every seed, or if no such cost is known.
+    A cost is NaN if the sharder did not solve the task, or if no such cost is known.
     """
     column = COST_COLUMNS[basis_of(costs)]
     return cost_table(costs[costs["solved"]], list(dict.fromkeys(costs["sharder"])), column)
@@ -157,18 +144,16 @@ def _sharder_facts(costs: pd.DataFrame, name: str, common: pd.DataFrame, compari
     """Results of one sharder on the tasks of one suite.
 
     Returns:
-        `solved, tried`, numbers of tasks; `seeds, measured_seeds`, maxima over the tasks; `seconds, max_seconds`, mean
-        and maximum over the tasks of the seconds per attempt. The other values are means over the common tasks, or None
-        if there are none or the sharder is not compared on them: `cost_ms`, the measured cost or, if the basis is
-        `predicted`, the predicted cost of the step; `predicted_step_ms`, `paper_cost_ms`, `imbalance`; and `relative`
-        (the cost divided by the lowest cost of any compared sharder for the same task, with its confidence interval).
+        `solved, tried`, numbers of tasks; `seconds, max_seconds`, mean and maximum over the tasks. The other values are
+        means over the common tasks, or None if there are none or the sharder is not compared on them: `cost_ms`, the
+        measured cost or, if the basis is `predicted`, the predicted cost of the step; `predicted_step_ms`,
+        `paper_cost_ms`, `imbalance`; and `relative` (the cost divided by the lowest cost of any compared sharder for
+        the same task, with its confidence interval).
     """
     own = costs[costs["sharder"] == name].set_index("task_id")
     facts: dict[str, Any] = {
         "solved": int(own["solved"].sum()),
         "tried": len(own),
-        "seeds": int(own["seeds"].max()),
-        "measured_seeds": int(own["measured_seeds"].max()),
         "seconds": number(own["seconds"].mean()),
         "max_seconds": number(own["seconds"].max()),
     }

@@ -10,7 +10,7 @@ from neuroshard_pipeline.report.terminal import aligned_table
 
 _HEADER = [
     "sharder", "solved", "step ms", "relative", "conf. interval", "predicted step ms", "paper's cost ms", "imbalance",
-    "s/task", "seeds",
+    "s/task",
 ]  # fmt: skip
 
 
@@ -27,14 +27,11 @@ def suite_table(verdict: Mapping[str, Any]) -> list[list[str]]:
     """Header and one line per sharder of a suite, the cheapest first; sharders without a cost come last."""
     sharders = verdict["sharders"]
     ranked = sorted(sharders, key=lambda name: (sharders[name]["cost_ms"] is None, sharders[name]["cost_ms"] or 0.0))
-    return [_HEADER, *(_sharder_line(name, sharders[name], verdict["basis"]) for name in ranked)]
+    return [_HEADER, *(_sharder_line(name, sharders[name]) for name in ranked)]
 
 
-def _sharder_line(name: str, values: Mapping[str, Any], basis: str) -> list[str]:
+def _sharder_line(name: str, values: Mapping[str, Any]) -> list[str]:
     relative = values["relative"] or {"value": None, "low": None, "high": None}
-    seeds = str(values["seeds"])
-    if basis == "measured" and values["measured_seeds"] < values["seeds"]:
-        seeds += f" ({values['measured_seeds']})"
     return [
         name,
         f"{values['solved']}/{values['tried']}",
@@ -45,7 +42,6 @@ def _sharder_line(name: str, values: Mapping[str, Any], basis: str) -> list[str]
         fixed(values["paper_cost_ms"], 3),
         MISSING if values["imbalance"] is None else f"{100 * values['imbalance']:.0f} %",
         fixed(values["seconds"], 3),
-        seeds,
     ]
 
 

@@ -2,15 +2,11 @@
 
 from kedro.pipeline import Node, Pipeline
 
-from neuroshard_pipeline.evaluation.solving import (
-    BenchmarkJobs,
-    bench_plan_costs,
-    bench_plans_frame,
-    gather,
-    plans_to_measure,
-)
+from neuroshard_pipeline.evaluation.plan_frames import plans_frame
+from neuroshard_pipeline.evaluation.solving import BenchmarkJobs, gather, plans_to_measure
 from neuroshard_pipeline.evaluation.suite_params import SuiteSettings
 from neuroshard_pipeline.evaluation.suites import draw_suites
+from neuroshard_pipeline.evaluation.totals import plan_costs_frame
 from neuroshard_pipeline.evaluation.verdicts import compare_suites, task_costs
 from neuroshard_pipeline.pipelines.benchmark import nodes
 from neuroshard_pipeline.pipelines.judging import HARDWARE_PARAMETERS, measuring_nodes
@@ -38,12 +34,12 @@ SOLVING = [
     Node(BenchmarkJobs.of, JOBS, "jobs", name="list_jobs"),
     Node(nodes.solve, ["jobs", "params:executor", "solve_records_done"], "solve_records", name="solve"),
     Node(gather, ["jobs", "solve_records"], ["solved_plans", "attempts"], name="gather_plans"),
-    Node(bench_plans_frame, "solved_plans", "plans", name="tabulate_plans"),
+    Node(plans_frame, "solved_plans", "plans", name="tabulate_plans"),
 ]
 MEASURING = [
-    Node(plans_to_measure, ["solved_plans", "tasks", "params:contest"], "chosen_plans", name="choose_measured"),
+    Node(plans_to_measure, ["solved_plans", "tasks"], "chosen_plans", name="choose_measured"),
     *measuring_nodes("chosen_plans"),
-    Node(bench_plan_costs, ["solved_plans", "measured_costs"], "plan_costs", name="tabulate_costs"),
+    Node(plan_costs_frame, ["solved_plans", "measured_costs"], "plan_costs", name="tabulate_costs"),
 ]
 COMPARING = [
     Node(task_costs, ["tasks", "attempts", "plan_costs"], "task_costs", name="tabulate_task_costs"),
