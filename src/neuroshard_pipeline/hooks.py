@@ -43,7 +43,7 @@ _TEXT_DATASETS = tuple(f"{name}.table" for name in ("advise", "replan", "train_c
 _TEXT_DATASETS += ("plan.explanation",)
 #: Datasets whose path is printed at the end of a run that has made them, each with the title that is printed.
 _FILE_DATASETS = {
-    **dict.fromkeys(("search.report", "benchmark.report", "advise.report"), "Report"),
+    **dict.fromkeys(("search.report", "advise.report"), "Report"),
     **dict.fromkeys(("plan.page", "replan.page"), "Page"),
     "plan.torchrec_plan": "TorchRec plan",
 }

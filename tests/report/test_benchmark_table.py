@@ -2,7 +2,13 @@ import numpy as np
 import pytest
 
 from neuroshard_pipeline.report import benchmark_table
-from neuroshard_pipeline.report.benchmark_table import benchmark_note, suite_note, suite_table, suite_verdict
+from neuroshard_pipeline.report.benchmark_table import (
+    benchmark_note,
+    suite_note,
+    suite_sentences,
+    suite_table,
+    suite_verdict,
+)
 from report.verdicts import FACTORS, JUDGE, task_costs, verdicts_of
 
 
@@ -18,10 +24,13 @@ def test_the_table_names_every_sharder_the_best_one_and_the_noise_floor():
     assert f"{JUDGE} Noise of this run: two measurements of the same plan differ by 2.1 %" in text
 
 
-def test_the_terminal_gets_one_sentence_per_suite():
-    text = benchmark_table(verdicts_of(task_costs()))
-    assert len(text.splitlines()) == 1 + 2 + len(FACTORS) + 1 + 1 + 1 + 1
-    assert "confidence interval" not in text
+def test_sentences_compare_with_the_best_rival_and_the_papers_search():
+    best, rival, paper, note = suite_sentences("some", verdict_of())
+    assert best.startswith("some: neuroshard_plus is best")
+    assert rival.startswith("neuroshard_plus costs ")
+    assert "than milp (20 tasks, measured, 95 % confidence interval " in rival
+    assert "than neuroshard (" in paper
+    assert note.startswith("Steps are mean measured steps of 20 of 20 tasks")
 
 
 def test_the_cheapest_comes_first_and_sharders_without_a_cost_last():

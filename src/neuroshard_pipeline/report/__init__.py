@@ -4,13 +4,12 @@
 | --- | --- |
 | `inputs` | `ReportInputs`, the data that the report shows |
 | `drawing`, `figures/` | `FIGURES`, all figures of the report by name |
-| `report_page`, `benchmark_page` | the two HTML pages; `page` fills their templates, the `.html` files |
+| `report_page` | the HTML page; `page` fills its template, an `.html` file |
 | `sharder_summary`, `benchmark_table`, `facts`, `diagnostics` | tables and sentences of the pages |
 | `terminal`, `replan_tables` | aligned text tables |
 | `totals`, `formats`, `style` | costs relative to the cheapest plan, numbers as text, colours and axes |
 """
 
-from neuroshard_pipeline.report.benchmark_page import render_benchmark
 from neuroshard_pipeline.report.benchmark_table import benchmark_table
 from neuroshard_pipeline.report.drawing import FIGURES, draw_figures
 from neuroshard_pipeline.report.inputs import ReportInputs
@@ -24,7 +23,6 @@ __all__ = [
     "benchmark_table",
     "draw_figures",
     "part_table",
-    "render_benchmark",
     "render_report",
     "summary_table",
 ]

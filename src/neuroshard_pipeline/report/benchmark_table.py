@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+from neuroshard_pipeline.evaluation.comparison import OURS
 from neuroshard_pipeline.evaluation.steps import resolution
+from neuroshard_pipeline.evaluation.verdicts import best_rival, find_pair
 from neuroshard_pipeline.report.formats import MISSING, fixed, plural
-from neuroshard_pipeline.report.sharder_summary import noise_note
+from neuroshard_pipeline.report.sharder_summary import as_sentence, noise_note
 from neuroshard_pipeline.report.terminal import aligned_table
 
 _HEADER = [
@@ -15,12 +17,20 @@ _HEADER = [
 
 
 def benchmark_table(verdicts: Mapping[str, Any]) -> str:
-    """`benchmark.verdicts` as text: for every suite a table and one sentence (`suite_verdict`), then notes on noise."""
+    """`benchmark.verdicts` as text: for every suite a table and sentences about it, then the noise."""
     parts = [
-        f"== {suite}\n{aligned_table(suite_table(verdict))}\n\n{suite}: {suite_verdict(verdict)}"
+        "\n".join([f"== {suite}\n{aligned_table(suite_table(verdict))}\n", *suite_sentences(suite, verdict)])
         for suite, verdict in verdicts["suites"].items()
     ]
     return "\n\n".join([*parts, benchmark_note(verdicts)])
+
+
+def suite_sentences(suite: str, verdict: Mapping[str, Any]) -> list[str]:
+    """The best sharder, neuroshard_plus against the best rival and the paper's search, and what is compared."""
+    plus, paper = OURS
+    pairs = [find_pair(verdict, plus, rival) for rival in (best_rival(verdict), paper)]
+    told = [as_sentence(pair["statement"]) for pair in pairs if pair is not None and pair["ratio"] is not None]
+    return [f"{suite}: {suite_verdict(verdict)}", *told, suite_note(verdict)]
 
 
 def suite_table(verdict: Mapping[str, Any]) -> list[list[str]]:

@@ -11,7 +11,7 @@ from neuroshard_pipeline.evaluation.verdicts import compare_suites, task_costs
 from neuroshard_pipeline.pipelines.benchmark import nodes
 from neuroshard_pipeline.pipelines.judging import HARDWARE_PARAMETERS, measuring_nodes
 from neuroshard_pipeline.pipelines.shared import SEARCH_PARAMETERS, TRAINED_MODELS, models_node, sharder_settings_node
-from neuroshard_pipeline.report import benchmark_table, render_benchmark
+from neuroshard_pipeline.report import benchmark_table
 from neuroshard_pipeline.sharders.policies.policy import Policies
 from neuroshard_pipeline.torchrec_bridge.truth.judge import judge_text
 
@@ -46,7 +46,6 @@ COMPARING = [
     Node(judge_text, ["params:steps", "plan_costs"], "judge", name="name_judge"),
     Node(compare_suites, ["task_costs", "noise", "judge", "params:verdicts"], "verdicts", name="compare_sharders"),
     Node(benchmark_table, "verdicts", "table", name="write_table"),
-    Node(render_benchmark, ["verdicts", "task_costs", "lineage"], "report", name="render_page"),
 ]
 
 
@@ -55,7 +54,7 @@ def create_pipeline() -> Pipeline:
     return Pipeline(
         [*SOLVING, *MEASURING, *COMPARING],
         namespace="benchmark",
-        inputs={"lineage": "lineage", **TRAINED_MODELS, **POLICIES},
+        inputs={**TRAINED_MODELS, **POLICIES},
         parameters={**SEARCH_PARAMETERS, **HARDWARE_PARAMETERS},  # sharders have the search stage's settings
         tags="benchmark",
     )
