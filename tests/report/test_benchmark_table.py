@@ -83,6 +83,6 @@ def test_the_note_tells_a_busy_machine_and_nothing_if_nothing_was_measured_twice
 
 def test_the_papers_cost_has_a_column_of_its_own():
     header, *lines = suite_table(verdict_of())
-    assert header[5:8] == ["predicted step ms", "paper's cost ms", "imbalance"]
+    assert header[5:7] == ["predicted step ms", "paper's cost ms"]
     assert [float(line[6]) for line in lines] == pytest.approx([0.7 * float(line[5]) for line in lines], rel=2e-3)
     assert "which `neuroshard` minimises" in suite_note(verdict_of())

@@ -5,9 +5,7 @@ from neuroshard_pipeline.report.sharder_summary import (
     as_sentence,
     comparison_notes,
     cost_note,
-    headline,
     noise_note,
-    ranked_costs,
     sharder_table,
 )
 
@@ -23,57 +21,6 @@ def summary_of(*rows, common=3, basis="measured"):
 
 OURS = ("neuroshard", 3, 3, 0.8, 0.81, 1.0)
 GREEDY = ("dim_greedy", 3, 3, 1.0, 1.01, 0.001)
-
-
-def test_headline_of_a_win():
-    text = headline(summary_of(OURS, GREEDY))
-    assert "On 3 tasks, the mean measured step takes 0.800 ms with neuroshard." in text
-    assert "The best other sharder is dim_greedy with 1.00 ms; neuroshard is 20 % cheaper." in text
-    assert text.endswith("Every sharder solved every task.")
-
-
-def test_headline_admits_a_loss():
-    assert "neuroshard is 25 % more expensive." in headline(summary_of(("neuroshard", 3, 3, 1.25, 1.2, 1.0), GREEDY))
-
-
-def test_headline_compares_each_of_our_sharders_with_the_best_other_sharder():
-    text = headline(summary_of(OURS, ("neuroshard_plus", 3, 3, 0.7, 0.7, 2.0), GREEDY))
-    assert "0.700 ms with neuroshard_plus and 0.800 ms with neuroshard." in text
-    assert "neuroshard_plus is 30 % cheaper and neuroshard is 20 % cheaper." in text
-
-
-def test_headline_without_our_sharders_compares_the_two_best():
-    text = headline(summary_of(GREEDY, ("random", 3, 3, 2.0, 2.0, 0.1)))
-    assert "1.00 ms with dim_greedy. The best other sharder is random with 2.00 ms; dim_greedy is 50 % cheaper." in text
-
-
-def test_headline_without_another_sharder_compares_nothing():
-    assert "best other" not in headline(summary_of(OURS))
-    assert headline({"sharders": {}}) == "No sharder was run."
-
-
-def test_headline_says_predicted_if_nothing_was_measured():
-    rows = [("neuroshard", 3, 3, None, 0.81, 1.0), ("dim_greedy", 3, 3, None, 1.01, 0.001)]
-    summary = summary_of(*rows, basis="predicted")
-    assert "mean predicted step takes 0.810 ms" in headline(summary)
-    assert list(ranked_costs(summary).values()) == [0.81, 1.01]
-
-
-def test_headline_without_a_common_task():
-    rows = [("neuroshard", 3, 3, None, None, 1.0), ("random", 0, 3, None, None, 0.1)]
-    text = headline(summary_of(*rows, common=0))
-    assert "No task has a cost of every sharder" in text
-    assert text.endswith("neuroshard solved all 3 tasks; random found no plan for 3 of them.")
-
-
-def test_headline_counts_the_sharders_that_failed_if_they_are_many():
-    rows = [(f"s{index}", index, 3, 1.0, 1.0, 0.1) for index in range(3)]
-    text = headline(summary_of(*rows))
-    assert text.endswith("3 sharders found no plan for up to 3 of 3 tasks.")
-
-
-def test_headline_of_equal_costs():
-    assert "neuroshard is equally expensive." in headline(summary_of(("neuroshard", 3, 3, 1.0, 1.0, 1.0), GREEDY))
 
 
 def test_the_cost_note_says_what_a_step_is_and_who_is_left_out():

@@ -27,7 +27,7 @@ def task_costs(count=20, factors=FACTORS, unsolved=(), is_measured=True, suite="
                     "solved": solved, "paper_cost_ms": 0.7 * cost if solved else np.nan,
                     "predicted_step_ms": cost if solved else np.nan,
                     "measured_step_ms": cost if solved and is_measured else np.nan,
-                    "imbalance": 0.1, "seconds": 0.5,
+                    "seconds": 0.5,
                     "error": None if solved else "no plan fits",
                 }
             )  # fmt: skip

@@ -2,7 +2,7 @@
 
 - `plan_frames`: plans as data frames, and back
 - `steps`: from timed steps of plans to their costs, and the noise of the measurement
-- `totals`: step, paper's cost and imbalance of plans, as tables of tasks and sharders
+- `totals`: step and paper's cost of plans, as tables of tasks and sharders
 - `comparison`: two sharders on the same tasks, with a confidence interval
 - `plan_intervals`, `prediction_errors`: prediction intervals and errors of the cost models on plans
 - `summary`: the dataset `search.summary`, which compares all sharders

@@ -1,4 +1,4 @@
-"""Adds up the costs of plans: step, paper's cost and imbalance of every plan from the costs of its ranks.
+"""Adds up the costs of plans: step and paper's cost of every plan from the costs of its ranks.
 
 The cost of a plan is its *step*: the time of one training step of the embedding modules on the slowest rank. A search
 predicts it as the largest sum of a rank's parts (`PARTS`). A judge measures it as a whole (`evaluation.steps`), and
@@ -70,33 +70,24 @@ def predicted_parts_ms(plan: Plan) -> dict[str, tuple[float, ...]]:
 
 
 def plan_totals(plan_costs: pd.DataFrame) -> pd.DataFrame:
-    """Step, paper's cost and imbalance of every plan.
+    """Step and paper's cost of every plan.
 
     Args:
         plan_costs: `search.plan_costs` or `benchmark.plan_costs`.
 
     Returns:
-        One row per plan: `task_id, sharder, world_size`; `predicted_step_ms` and
-        `measured_step_ms`; `paper_cost_ms`, the largest predicted sum of `PAPER_PARTS` of a rank; `imbalance`, the
-        largest compute cost of a rank divided by the mean, minus 1 (measured if the plan was measured, predicted
-        otherwise). Unknown costs are NaN.
+        One row per plan: `task_id, sharder, world_size`; `predicted_step_ms` and `measured_step_ms`; and
+        `paper_cost_ms`, the largest predicted sum of `PAPER_PARTS` of a rank. Unknown costs are NaN.
     """
     keys = ["task_id", "sharder"]
     paper = plan_costs[[f"predicted_{part}_ms" for part in PAPER_PARTS]].astype(float)
     ranks = plan_costs[[*keys, *STEP_COLUMNS]].assign(
         paper_cost_ms=paper.sum(axis=1).mask(paper["predicted_compute_ms"].isna()),
-        measured_compute_ms=plan_costs["measured_compute_ms"].astype(float),
-        predicted_compute_ms=plan_costs["predicted_compute_ms"].astype(float),
     )
     grouped = ranks.groupby(keys, sort=False, observed=True)
-    largest, mean = grouped.max(), grouped.mean()
-    with np.errstate(invalid="ignore"):
-        measured, predicted = (
-            largest[f"{kind}_compute_ms"] / mean[f"{kind}_compute_ms"] - 1.0 for kind in ("measured", "predicted")
-        )
-    costs = {name: largest[name].astype(float) for name in (*STEP_COLUMNS, "paper_cost_ms")}
-    columns = {"world_size": grouped.size(), **costs, "imbalance": measured.fillna(predicted)}
-    return pd.DataFrame(columns).reset_index()
+    totals = grouped.max().astype(float)
+    totals.insert(0, "world_size", grouped.size())
+    return totals.reset_index()
 
 
 def basis_of(totals: pd.DataFrame) -> Basis:

@@ -17,7 +17,7 @@ from neuroshard_pipeline.evaluation.totals import COST_COLUMNS, basis_of, cost_t
 from neuroshard_pipeline.parameters import Parameters
 
 _KEYS = ["task_id", "sharder"]
-_MEANS = ("predicted_step_ms", "paper_cost_ms", "imbalance")
+_MEANS = ("predicted_step_ms", "paper_cost_ms")
 
 
 class VerdictParams(Parameters):
@@ -44,7 +44,7 @@ def task_costs(tasks: pd.DataFrame, attempts: pd.DataFrame, plan_costs: pd.DataF
 
     Returns:
         `suite, group, is_measured, task_id, sharder`; `solved`, whether the sharder found a plan; `seconds` and `error`
-        of the attempt; and `predicted_step_ms`, `paper_cost_ms`, `measured_step_ms` and `imbalance` of the plan (see
+        of the attempt; and `predicted_step_ms`, `paper_cost_ms` and `measured_step_ms` of the plan (see
         `totals.plan_totals`), NaN without one.
     """
     totals = plan_totals(plan_costs).set_index(_KEYS)[[*_MEANS, "measured_step_ms"]]
@@ -86,7 +86,7 @@ def compare_suite(costs: pd.DataFrame, params: VerdictParams) -> dict[str, Any]:
         `possibly_best`, the sharder with the lowest mean cost and those without a measurable difference from it (empty
         if there are fewer than `least_tasks` common tasks); `best`, the only sharder in `possibly_best`, or None;
         `sharders`, the results of `_sharder_facts` by name; `pairs`, the comparisons of each of `comparison.OURS` with
-        every other sharder on all tasks for which both have a cost; `groups`, the result of `_groups`.
+        every other sharder on all tasks for which both have a cost.
     """
     names = list(dict.fromkeys(costs["sharder"]))
     share = costs.groupby("sharder")["solved"].mean()
@@ -107,7 +107,6 @@ def compare_suite(costs: pd.DataFrame, params: VerdictParams) -> dict[str, Any]:
         "possibly_best": possibly_best,
         "sharders": {name: _sharder_facts(costs, name, common, comparison) for name in names},
         "pairs": comparison.compare_ours(table, names),
-        "groups": _groups(costs, common),
     }
 
 
@@ -147,7 +146,7 @@ def _sharder_facts(costs: pd.DataFrame, name: str, common: pd.DataFrame, compari
         `solved, tried`, numbers of tasks; `seconds, max_seconds`, mean and maximum over the tasks. The other values are
         means over the common tasks, or None if there are none or the sharder is not compared on them: `cost_ms`, the
         measured cost or, if the basis is `predicted`, the predicted cost of the step; `predicted_step_ms`,
-        `paper_cost_ms`, `imbalance`; and `relative` (the cost divided by the lowest cost of any compared sharder for
+        `paper_cost_ms`; and `relative` (the cost divided by the lowest cost of any compared sharder for
         the same task, with its confidence interval).
     """
     own = costs[costs["sharder"] == name].set_index("task_id")
@@ -168,18 +167,3 @@ def _sharder_facts(costs: pd.DataFrame, name: str, common: pd.DataFrame, compari
         "relative": relative,
         **{name: number(here[name].mean()) for name in _MEANS},
     }
-
-
-def _groups(costs: pd.DataFrame, common: pd.DataFrame) -> dict[str, dict[str, Any]]:
-    """For every group of tasks: numbers of tasks and common tasks, tasks solved and mean cost of each sharder."""
-    groups = {}
-    for group, own in costs.groupby("group", sort=False):
-        shared = common.loc[common.index.isin(own["task_id"])]
-        solved = own.groupby("sharder", sort=False)["solved"].sum()
-        groups[str(group)] = {
-            "tasks": int(own["task_id"].nunique()),
-            "common_tasks": len(shared),
-            "solved": {str(name): int(count) for name, count in solved.items()},
-            "cost_ms": {str(name): number(shared[name].mean()) for name in shared.columns},
-        }
-    return groups

@@ -11,8 +11,7 @@ from neuroshard_pipeline.report.sharder_summary import as_sentence, noise_note
 from neuroshard_pipeline.report.terminal import aligned_table
 
 _HEADER = [
-    "sharder", "solved", "step ms", "relative", "conf. interval", "predicted step ms", "paper's cost ms", "imbalance",
-    "s/task",
+    "sharder", "solved", "step ms", "relative", "conf. interval", "predicted step ms", "paper's cost ms", "s/task"
 ]  # fmt: skip
 
 
@@ -50,7 +49,6 @@ def _sharder_line(name: str, values: Mapping[str, Any]) -> list[str]:
         MISSING if relative["low"] is None else f"{relative['low']:.3f}-{relative['high']:.3f}",
         fixed(values["predicted_step_ms"], 3),
         fixed(values["paper_cost_ms"], 3),
-        MISSING if values["imbalance"] is None else f"{100 * values['imbalance']:.0f} %",
         fixed(values["seconds"], 3),
     ]
 

@@ -22,17 +22,11 @@ def _comparison(inputs: ReportInputs) -> dict[str, Any]:
     summary = inputs.summary
     sharders = list(sharder_summary.ranked_costs(summary))
     return {
-        "headline": sharder_summary.headline(summary),
+        "comparisons": " ".join(sharder_summary.comparison_notes(summary)),
         "noise_note": sharder_summary.noise_note(summary["noise"], summary["num_common_tasks"]),
         "busy_note": facts.busy_note(inputs.hardware),
         "judge": summary["judge"],
-        "cost_note": " ".join(
-            [
-                sharder_summary.cost_note(summary),
-                *sharder_summary.comparison_notes(summary),
-                sharder_summary.agreement_note(summary),
-            ]
-        ),
+        "cost_note": f"{sharder_summary.cost_note(summary)} {sharder_summary.agreement_note(summary)}",
         "sharder_table": sharder_summary.sharder_table(summary),
         "attempt_failures": facts.attempt_failures(summary),
         "task_table": facts.task_table(totals, sharders),

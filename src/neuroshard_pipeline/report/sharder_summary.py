@@ -5,7 +5,7 @@ from typing import Any
 
 from neuroshard_pipeline.evaluation.comparison import OURS
 from neuroshard_pipeline.host import BUSY_SHARE
-from neuroshard_pipeline.report.formats import MISSING, amount, decimals_for, fixed, percent, plural
+from neuroshard_pipeline.report.formats import MISSING, decimals_for, fixed, percent, plural
 from neuroshard_pipeline.sharders.registry import TORCHREC
 
 #: With a larger resolution, a run cannot tell sharders apart whose plans differ as much as those of good searches do.
@@ -113,46 +113,3 @@ def as_sentence(statement: str) -> str:
     """The statement of a comparison as a sentence. A sharder's name at the start is not capitalised."""
     start = "No" if statement.startswith("no ") else statement[:2]
     return f"{start}{statement[2:]}."
-
-
-def headline(summary: Mapping[str, Any]) -> str:
-    """The result of a run in at most three sentences, whether or not our sharders win."""
-    if not summary["sharders"]:
-        return "No sharder was run."
-    return f"{_cost_sentences(summary)} {_success_sentence(summary)}"
-
-
-def _cost_sentences(summary: Mapping[str, Any]) -> str:
-    costs = {name: cost for name, cost in ranked_costs(summary).items() if cost is not None}
-    if not costs:
-        return cost_note(summary)
-    ours = [name for name in OURS if name in costs] or list(costs)[:1]
-    others = [name for name in costs if name not in (*OURS, *ours)]
-    tasks = plural(int(summary["num_common_tasks"]), "task")
-    means = " and ".join(f"{amount(costs[name])} ms with {name}" for name in ours)
-    start = f"On {tasks}, the mean {summary['basis']} step takes {means}."
-    if not others:
-        return start
-    changes = " and ".join(f"{name} is {_change(costs[name] / costs[others[0]] - 1)}" for name in ours)
-    return f"{start} The best other sharder is {others[0]} with {amount(costs[others[0]])} ms; {changes}."
-
-
-def _change(change: float) -> str:
-    """`12 % cheaper`, `3.1 % more expensive` or `equally expensive`."""
-    if abs(change) < 0.0005:
-        return "equally expensive"
-    return f"{percent(abs(change))} {'cheaper' if change < 0 else 'more expensive'}"
-
-
-def _success_sentence(summary: Mapping[str, Any]) -> str:
-    sharders = summary["sharders"]
-    missing = {name: sharders[name]["tasks_tried"] - sharders[name]["tasks_solved"] for name in ranked_costs(summary)}
-    failed = {name: count for name, count in missing.items() if count}
-    if not failed:
-        return "Every sharder solved every task."
-    tried = plural(max(values["tasks_tried"] for values in sharders.values()), "task")
-    complete = [name for name in OURS if name in sharders and name not in failed]
-    start = f"{' and '.join(complete)} solved all {tried}; " if complete else ""
-    who = " and ".join(failed) if len(failed) <= 2 else plural(len(failed), "sharder")
-    most = f"up to {max(failed.values())}" if len(failed) > 1 else str(max(failed.values()))
-    return f"{start}{who} found no plan for {most} of {'them' if complete else tried}."
