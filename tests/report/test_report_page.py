@@ -151,7 +151,7 @@ def test_a_page_says_in_words_that_no_task_is_common(rendered):
     without_common = rendered.scenario == "no plan at all"
     assert ("No task has a cost of every sharder, so" in rendered.page.text) == without_common
     if rendered.scenario == "no task solved by all":
-        assert "random found no plan for 5 of them" in rendered.page.text
+        assert "every sharder but random solved" in rendered.page.text
 
 
 def test_names_cannot_break_out_of_the_page(inputs):
