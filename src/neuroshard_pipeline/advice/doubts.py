@@ -31,12 +31,9 @@ _Price = Callable[[Plan, float], float]
 
 @dataclass(frozen=True)
 class Doubt:
-    """A number that decides the plan.
+    """A number that decides the plan, and the value from which on another plan is cheaper, in words.
 
-    Attributes:
-        text: the number, and the value from which on another plan is cheaper.
-        saved_ms: what that plan saves at the end of the number's range.
-        settled_by: the measurement that would settle it.
+    That plan saves `saved_ms` at the end of the number's range. The measurement `settled_by` would settle it.
     """
 
     text: str
@@ -47,13 +44,9 @@ class Doubt:
 def doubts(
     today: Plan, others: Sequence[Plan], models: CostModels, parts_ms: Mapping[str, tuple[float, float]]
 ) -> Iterator[Doubt]:
-    """The doubts about a plan.
+    """The doubts about the plan of today, whose rivals are other plans of its task.
 
-    Args:
-        today: the plan.
-        others: other plans of its task.
-        models: cost models.
-        parts_ms: by part of a step, its ms, and half the width of its 90 % interval as a share.
+    `parts_ms` holds, by part of a step, its ms, and half the width of its 90 % interval as a share.
     """
     links = max(share for part, (_, share) in parts_ms.items() if part not in ("compute", "input_dist", "module"))
     own = max(parts_ms.get(part, (0.0, 0.0))[1] for part in ("input_dist", "module"))

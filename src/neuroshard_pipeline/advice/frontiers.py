@@ -55,14 +55,9 @@ class _Cut:
 def frontiers(
     task: ShardingTask, plan: Plan | None, models: CostModels, memory: MemoryModel, lengths: BagLengths
 ) -> Iterator[WhatIf]:
-    """The points of all frontiers, one what-if each.
+    """The points of all frontiers, one what-if each; `plan` is the plan of today, None if the tables do not fit.
 
-    Args:
-        task: the task.
-        plan: its plan today; None if its tables do not fit.
-        models: cost models.
-        memory: what counts against the memory of a rank.
-        lengths: numbers of bags by length; lengths of other tables are assumed to be geometrically distributed.
+    `lengths` holds numbers of bags by length; lengths of other tables are assumed to be geometrically distributed.
     """
     kinds: tuple[tuple[str, str, _Cuts, str], ...] = (
         ("narrower embeddings", "columns", _narrower, "a projection to the old width in the dense model"),
@@ -164,9 +159,7 @@ def _sampled(batch_size: int, lengths: BagLengths, table: Table) -> Iterator[tup
 def dropped_shares(lengths: ArrayLike | None, mean: float) -> FloatArray:
     """(K,) shares of all ids that are dropped if bags keep at most 0, 1, ..., K - 1 of them.
 
-    Args:
-        lengths: number of bags of every length; None for a geometric distribution.
-        mean: mean length of the geometric distribution.
+    `lengths` are the numbers of bags of every length; None stands for a geometric distribution with this mean.
     """
     if lengths is None:
         longest = math.ceil(math.log(_DROPPED[0]) / math.log(mean / (1.0 + mean)))

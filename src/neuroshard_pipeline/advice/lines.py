@@ -70,14 +70,10 @@ class Line:
 
 @dataclass(frozen=True, eq=False)
 class Advice:
-    """What would make a step faster.
+    """What would make a step faster: the line of today, and the planned what-ifs, the shortest step first.
 
-    Attributes:
-        task: the task of today.
-        today: its line.
-        lines: the planned what-ifs, the shortest step first; those without a plan come last.
-        pending: number of what-ifs that were not planned, because the call was interrupted.
-        doubts: assumptions that decide today's plan.
+    What-ifs without a plan come last; `pending` of them were not planned, because the call was interrupted. The doubts
+    are assumptions that decide today's plan.
     """
 
     task: ShardingTask

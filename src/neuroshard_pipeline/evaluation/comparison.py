@@ -20,13 +20,7 @@ Basis = Literal["measured", "predicted"]
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate from all tasks with its confidence interval.
-
-    Attributes:
-        value: the estimate.
-        low: lower end of the interval.
-        high: upper end of the interval.
-    """
+    """An estimate from all tasks with the lower and the upper end of its confidence interval."""
 
     value: float
     low: float

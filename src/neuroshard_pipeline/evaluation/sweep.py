@@ -31,14 +31,9 @@ Job = tuple[str, ShardingTask]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A kind of GPU and a number of ranks, with the plan for them.
+    """A kind of GPU, which names shipped cost models, and a number of ranks, with their plan or why there is none.
 
-    Attributes:
-        gpu: name of the shipped cost models.
-        ranks: number of ranks.
-        plan: the plan, or None if there is none.
-        problem: why there is no plan; empty if there is one.
-        dense_gib: GiB per rank for the dense part at the peak of a step.
+    `dense_gib` are GiB per rank for the dense part at the peak of a step.
     """
 
     gpu: str

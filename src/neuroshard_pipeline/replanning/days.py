@@ -55,14 +55,8 @@ def replan_day(
 ) -> Replan:
     """The choices on another day's ids: keep, the same cuts with the day's popular rows, and a plan for the day.
 
-    Without tiers in the present plan, they are those of `replan` for the profiles of the day.
-
-    Args:
-        present: the plan that runs.
-        rows: the popular rows that it is trained with.
-        day: at least two batches of the other day for every table of the model, of the task's global batch size.
-        models: cost models.
-        settings: settings of the search for the plan for the day.
+    Without tiers in the present plan, which is trained with the popular `rows`, they are those of `replan` for the
+    profiles of the day. The day has at least two batches of the global batch size for every table of the model.
 
     Raises:
         TaskError: batches or popular rows are missing.

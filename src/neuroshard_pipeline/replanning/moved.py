@@ -77,12 +77,9 @@ class Move:
 
 
 def move_of(between: IntArray, task: ShardingTask, models: Models) -> Move:
-    """The move of these bytes with the network and the memory that the cost models know.
+    """The move of these bytes with the network and the memory that the cost models know; `task` is the task after it.
 
-    Args:
-        between: (W, W) bytes from the rank of the row to that of the column; on the diagonal, those that stay.
-        task: the task after the move.
-        models: cost models.
+    `between` (W, W) holds the bytes from the rank of the row to that of the column; on the diagonal, those that stay.
     """
     stay, between = np.diag(between), between - np.diag(np.diag(between))
     if not between.any():

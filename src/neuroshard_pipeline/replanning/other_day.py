@@ -67,9 +67,7 @@ def most_popular(cuts: Mapping[str, Cuts], counted: Mapping[str, IdCounts]) -> d
 def day_task(task: ShardingTask, day: DayIds) -> ShardingTask:
     """The task of the model's tables, with the profiles and popularity curves of a day's batches; tiers are allowed.
 
-    Args:
-        task: the task of a plan, whose tables may be tiers.
-        day: batches of ids of every table of the model.
+    The tables of the given task, which is that of a plan, may be tiers.
     """
     parents = {tier.name: name for name, tiers in tiers_of(task).items() for tier in tiers}
     entries = (replace(entry, table=parents.get(entry.table, entry.table)) for entry in task.constraints.tables)

@@ -40,11 +40,9 @@ _INFEASIBLE = 2
 
 @dataclass(frozen=True)
 class ExactFit:
-    """Answer of the integer program.
+    """Answer of the integer program: (unit index, width, rank) of every shard of an arrangement that fits, or None.
 
-    Attributes:
-        shards: (unit index, width, rank) of every shard of an arrangement that fits, or None if none was found.
-        impossible: whether it is proved that no arrangement exists.
+    `impossible` says whether it is proved that no arrangement exists.
     """
 
     shards: list[tuple[int, int, int]] | None

@@ -32,13 +32,7 @@ from neuroshard_pipeline.search.problem import Problem
 
 @dataclass(frozen=True)
 class PlacedState:
-    """A state with a rank for every shard.
-
-    Attributes:
-        kinds: (N,) kind of every shard, in any order.
-        ranks: (N,) rank of every shard.
-        cost: predicted embedding cost in units of 1e-9 ms.
-    """
+    """A state with a rank for every shard: (N,) kinds and ranks, and the predicted cost in units of 1e-9 ms."""
 
     kinds: IntArray
     ranks: IntArray

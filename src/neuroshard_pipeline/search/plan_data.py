@@ -97,10 +97,7 @@ class PlanCost:
 class RejectedChange:
     """One change that would turn a plan into a similar one, such as moving one shard to another rank.
 
-    Attributes:
-        text: the change in words.
-        cost_ms: predicted embedding cost with the change.
-        hindrance: why the change is not allowed (missing memory or a constraint); empty if it is allowed.
+    `text` says it in words; `hindrance` says why it is not allowed (memory or a constraint), and is empty if it is.
     """
 
     text: str

@@ -31,13 +31,7 @@ from neuroshard_pipeline.tables.task import ShardingTask
 
 @dataclass(frozen=True)
 class Spread:
-    """The shards and ranks of spread tables.
-
-    Attributes:
-        types: sharding type by table.
-        shards: all shards of these tables.
-        ranks: `ranks[i]` is the rank of `shards[i]`.
-    """
+    """The shards of spread tables with `ranks[i]` for `shards[i]`, and the sharding type by table."""
 
     types: Mapping[str, ShardingType]
     shards: tuple[Shard, ...] = ()

@@ -40,10 +40,7 @@ _BYTES_PER_FLOAT, _MILLION = 4.0, 1e6
 class SpreadEstimate:
     """Costs of the tables of one task if they are column-wise, are replicas, or have cut rows.
 
-    Attributes:
-        alone_ms: (T,) cost of every whole table alone on a rank.
-        bytes: (T,) memory of every whole table.
-        replica_bytes: (T,) memory of a replica of every table.
+    For every whole table, its cost alone on a rank and its memory, and the memory of a replica, (T,) each.
     """
 
     def __init__(self, problem: Problem, step: StepCostModel, tables: Sequence[Table]) -> None:

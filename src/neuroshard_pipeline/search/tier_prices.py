@@ -173,13 +173,7 @@ def cuttable_tables(task: ShardingTask) -> list[CuttableTable]:
 
 @dataclass(frozen=True)
 class CutFamily:
-    """Cuts of the sequence tables of one task for any multiples of the prices.
-
-    Attributes:
-        task: the task.
-        tables: the tables that may be cut.
-        prices: the prices.
-    """
+    """Cuts of those sequence tables of one task that may be cut, for any multiples of the prices."""
 
     task: ShardingTask
     tables: Sequence[CuttableTable]

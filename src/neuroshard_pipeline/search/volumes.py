@@ -47,12 +47,7 @@ _SUMMED_IN_HOSTS = ("table_row_wise", "grid_shard")
 
 @dataclass(frozen=True)
 class Volumes:
-    """Expected bytes per step that every rank sends to other ranks.
-
-    Attributes:
-        inside: to ranks of its host, (W,) by kind.
-        across: to ranks of other hosts, (W,) by kind.
-    """
+    """Expected bytes (W,) per step by kind that every rank sends to ranks of its host, and to those of other hosts."""
 
     inside: Mapping[Kind, FloatArray]
     across: Mapping[Kind, FloatArray]

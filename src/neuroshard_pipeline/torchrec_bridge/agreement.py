@@ -33,11 +33,7 @@ def process_group(pg: dist.ProcessGroup | None, world_size: int) -> dist.Process
 
 
 def agree(pg: dist.ProcessGroup, describe: Callable[[], str]) -> None:
-    """Raise on all ranks unless `describe` returns the same text on every rank.
-
-    Args:
-        pg: the process group; each of its ranks must call this function.
-        describe: describes something local, such as the tables of this rank's model.
+    """Raise on all ranks of the group unless `describe` returns the same text on every rank. Every rank must call this.
 
     Raises:
         PlanError: `describe` raised on some rank, or its results differ between ranks.

@@ -21,14 +21,9 @@ _SHOWN = 60
 
 @dataclass(frozen=True)
 class MadeFor:
-    """What a plan is made for and with.
+    """What a plan is made for and with: the task that was asked for, models, settings, and the sharder with its seed.
 
-    Attributes:
-        task: the task that was asked for. Searches may change tables, for example cut them into tiers.
-        models: the cost models.
-        settings: settings of the searches and of the memory model.
-        sharder: the sharder.
-        seed: seed of the sharder.
+    Searches may change tables of the task, for example cut them into tiers.
     """
 
     task: ShardingTask

@@ -69,13 +69,9 @@ class StepPlanParams(Parameters):
 def random_plans(pool: pd.DataFrame, params: StepPlanParams, ranks_per_host: int | None = None) -> list[Plan]:
     """Draw tasks and plans whose quantities of work (`tables.step_work`) vary independently of each other.
 
-    The number of tables, their widths and the lengths of their bags are drawn independently for every task. Some plans
-    have many column shards, and most have more work on one rank than on another.
-
-    Args:
-        pool: `augment.table_pool`.
-        params: numbers and limits.
-        ranks_per_host: number of ranks of a host; None for all ranks on one host.
+    The number of tables of the pool (`augment.table_pool`), their widths and the lengths of their bags are drawn
+    independently for every task. Some plans have many column shards, and most have more work on one rank than on
+    another. Without `ranks_per_host`, all ranks are on one host.
 
     Raises:
         TaskError: the pool has too few tables of a batch size.

@@ -35,14 +35,8 @@ def measure_step_costs(
 ) -> pd.DataFrame:
     """Time steps of TorchRec's embedding module under every plan; the plans of one task take turns.
 
-    Args:
-        plans: plans of any tasks; those of one world size follow each other and have equal numbers of hosts.
-        params: how the steps are timed.
-        progress: wraps the iteration over groups of plans.
-        network: the network between virtual ranks; None for real ranks.
-
-    Returns:
-        A frame of `COLUMNS`.
+    Plans of one world size must follow each other and have equal numbers of hosts. `progress` wraps the iteration over
+    groups of plans. With a network, ranks are virtual. The result is a frame of `COLUMNS`.
 
     Raises:
         RankError: a plan cannot be measured, the machine has too few GPUs, or a rank failed.

@@ -187,12 +187,8 @@ def _rows(output: KeyedTensor | dict[str, JaggedTensor]) -> list[torch.Tensor]:
 class LookupBackward:
     """Measures how long the backward of the lookups takes, by hooks on the nodes of their autograd graphs.
 
-    The time counts from the moment when the gradient of a lookup's output is known to the end of the last node of
-    that lookup. On CPUs autograd runs one node at a time. On GPUs the clock waits for the device at every hook.
-
-    Args:
-        watch: the clock.
-        outputs: one output per lookup.
+    The time counts from the moment when the gradient of a lookup's output is known to the end of the last node of that
+    lookup. On CPUs autograd runs one node at a time. On GPUs the clock waits for the device at every hook.
     """
 
     def __init__(self, watch: Stopwatch, outputs: Sequence[torch.Tensor]) -> None:

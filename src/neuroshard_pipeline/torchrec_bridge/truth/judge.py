@@ -69,13 +69,7 @@ def measure_missing(
     done: Records,
     progress: Callable[[Sequence[Group]], Iterable[Group]] = iter,
 ) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Measure the plans whose task has no record yet.
-
-    Args:
-        plans: plans of any tasks.
-        params: how they are measured.
-        done: records of earlier runs.
-        progress: wraps the iteration over groups of plans.
+    """Measure the plans whose task has no record in `done` yet; `progress` wraps the iteration over groups of plans.
 
     Yields:
         (key, record): the frame of `steps.measure_steps` with `other_programs`, the share of the cores that other

@@ -82,12 +82,7 @@ class LoggedWork(dist.Work):
 
 
 class LoggedGroup(dist.ProcessGroup):
-    """Hands collectives to gloo and logs them. torch.distributed calls methods of the names in `_CALLS`.
-
-    Args:
-        options: what torch.distributed gives to a backend.
-        log: the log of this process.
-    """
+    """Hands collectives to gloo and logs them. torch.distributed calls methods of the names in `_CALLS`."""
 
     def __init__(self, options: Any, log: RankLog) -> None:
         super().__init__(options.group_rank, options.group_size)  # type: ignore[call-arg]

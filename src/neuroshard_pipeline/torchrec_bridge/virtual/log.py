@@ -56,10 +56,8 @@ class RankLog:
     """Logs the steps of this process.
 
     During a step, the rank holds its core while it computes, and frees it while it waits. Ranks that share a core
-    therefore do not interrupt each other.
-
-    Args:
-        core_file: a path that the ranks of one core have in common, or None if nobody else uses the core.
+    therefore do not interrupt each other. They have the path `core_file` in common; it is None if nobody else uses the
+    core.
     """
 
     def __init__(self, core_file: str | None) -> None:

@@ -89,10 +89,8 @@ def steadied(steps: Sequence[Sequence[StepLog]]) -> list[StepLog]:
     """One log per rank whose CPU times are lower quartiles over several steps with equal events and collectives.
 
     Other programs only add to the CPU time, because they take cache and memory bandwidth. The slowest of many ranks
-    counts in every step. In a replay of a single step, one disturbed rank of many would slow down all.
-
-    Args:
-        steps: for every step, the log of every rank.
+    counts in every step. In a replay of a single step, one disturbed rank of many would slow down all. `steps` holds,
+    for every step, the log of every rank.
     """
     found = []
     for logs in zip(*steps, strict=True):
@@ -105,9 +103,7 @@ def steadied(steps: Sequence[Sequence[StepLog]]) -> list[StepLog]:
 def replayed_steps(steps: Sequence[Sequence[StepLog]], network: Network) -> Iterator[tuple[int, list[RankTimes]]]:
     """Numbers of steps, and the times of their ranks; steps with equal events and collectives are steadied together.
 
-    Args:
-        steps: for every step, the log of every rank.
-        network: as in `replayed`.
+    `steps` holds, for every step, the log of every rank.
     """
     alike = defaultdict(list)
     for number, logs in enumerate(steps):
@@ -118,11 +114,7 @@ def replayed_steps(steps: Sequence[Sequence[StepLog]], network: Network) -> Iter
 
 
 def replayed(logs: Sequence[StepLog], network: Network) -> list[RankTimes]:
-    """The times of every rank in a step.
-
-    Args:
-        logs: the log of every rank; all ranks begin together.
-        network: gives the times of collectives.
+    """The times of every rank in a step that all ranks begin together, from the log of every rank.
 
     Raises:
         RankError: the ranks' collectives do not match.
