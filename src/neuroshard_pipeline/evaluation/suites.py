@@ -79,11 +79,7 @@ def _makers(pool: Sequence[Table], settings: SuiteSettings) -> dict[str, Callabl
         "tight": (settings.suites.tasks, ((size,) for size in settings.tight.world_sizes), tight_task),
         "giant_narrow": (narrow.tasks, ((size,) for size in narrow.world_sizes), giant_narrow_task),
         "many_tiny": (tiny.tasks, ((size,) for size in tiny.world_sizes), many_tiny_task),
-        "several_hosts": (
-            hosts.tasks,
-            pairs,
-            several_hosts_task,
-        ),
+        "several_hosts": (hosts.tasks, pairs, several_hosts_task),
     }
     for name, (count, ranks, draw) in cycled.items():
         makers[name] = partial(_cycled, name, count, list(ranks), partial(draw, pool, settings))

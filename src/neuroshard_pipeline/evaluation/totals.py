@@ -82,7 +82,7 @@ def plan_totals(plan_costs: pd.DataFrame) -> pd.DataFrame:
     keys = ["task_id", "sharder"]
     paper = plan_costs[[f"predicted_{part}_ms" for part in PAPER_PARTS]].astype(float)
     ranks = plan_costs[[*keys, *STEP_COLUMNS]].assign(
-        paper_cost_ms=paper.sum(axis=1).mask(paper["predicted_compute_ms"].isna()),
+        paper_cost_ms=paper.sum(axis=1).mask(paper["predicted_compute_ms"].isna())
     )
     grouped = ranks.groupby(keys, sort=False, observed=True)
     totals = grouped.max().astype(float)

@@ -273,10 +273,7 @@ def modelled_device(name: str) -> ModelledDevice:
             f"the lab has no device {name!r}{did_you_mean(name, values['devices'])}; "
             f"lab.devices has {', '.join(values['devices'])}"
         )
-    return ModelledDevice(
-        device=DeviceParams(**values["devices"][name]),
-        kernels=KernelParams(**values["kernels"]),
-    )
+    return ModelledDevice(device=DeviceParams(**values["devices"][name]), kernels=KernelParams(**values["kernels"]))
 
 
 def lookup_cost_ms(

@@ -114,11 +114,7 @@ def _improved_step(problem: Problem, placement: Placement) -> Placement:
 
 
 def _searched_placement(
-    problem: Problem,
-    search: SearchParams,
-    local: LocalSearchParams,
-    rng: np.random.Generator,
-    given: Placement | None,
+    problem: Problem, search: SearchParams, local: LocalSearchParams, rng: np.random.Generator, given: Placement | None
 ) -> Placement:
     step = problem.models.step
     assert step is not None, "the caller has checked that the models price whole steps"

@@ -30,12 +30,7 @@ from neuroshard_pipeline.torchrec_bridge.running import read_plan
 from neuroshard_pipeline.torchrec_plan.comm_precision import precision_of, torchrec_sharders
 from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
 from neuroshard_pipeline.torchrec_plan.left_out import left_out_bytes
-from neuroshard_pipeline.torchrec_plan.modules import (
-    ModuleTable,
-    embedding_modules,
-    read_module_tables,
-    read_optimizer,
-)
+from neuroshard_pipeline.torchrec_plan.modules import ModuleTable, embedding_modules, read_module_tables, read_optimizer
 
 require_torchrec()
 from torchrec.distributed.comm import get_local_size  # noqa: E402
