@@ -41,12 +41,9 @@ _CONSTANT = 1e-6
 
 @dataclass(frozen=True)
 class Predictions:
-    """Predictions of an ensemble for measured samples.
+    """Measured ms of samples (N,), their prediction, and the standard deviation of the members' log costs.
 
-    Attributes:
-        measured: (N,) ms.
-        predicted: (N,) mean of the members, ms.
-        spread: (N,) standard deviation of the members' log costs.
+    A prediction is the mean of the members of an ensemble.
     """
 
     measured: FloatArray

@@ -51,13 +51,7 @@ class ArrayGroup:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model that was read from disk.
-
-    Attributes:
-        folder: the folder that the model was read from.
-        description: content of `model.json`.
-        arrays: content of `weights.safetensors`.
-    """
+    """A model that was read from a folder: the content of `model.json` and of `weights.safetensors`."""
 
     folder: Path
     description: dict[str, Any]

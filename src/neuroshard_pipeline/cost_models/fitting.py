@@ -31,12 +31,7 @@ _WARM_UP = 0.1
 
 @dataclass(frozen=True)
 class Fit:
-    """Outcome of `fit`.
-
-    Attributes:
-        weights: weights of every member at its best epoch, float64.
-        best_epoch: best epoch of every member.
-    """
+    """Outcome of `fit`: the best epoch of every member, and its weights at that epoch (float64)."""
 
     weights: dict[str, FloatArray]
     best_epoch: list[int]

@@ -43,12 +43,7 @@ _ONE_HOST = 20.0
 
 
 class Group(NamedTuple):
-    """The ranks of a collective.
-
-    Attributes:
-        world_size: number of ranks.
-        hosts: number of hosts, with about equally many ranks on each.
-    """
+    """The ranks of a collective, and the hosts that they are on, with about equally many ranks on each."""
 
     world_size: int
     hosts: int

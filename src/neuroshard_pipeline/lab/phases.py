@@ -16,12 +16,7 @@ from neuroshard_pipeline.lab.network import NetworkParams, rank_costs_ms
 
 @dataclass(frozen=True)
 class Work:
-    """Work of every rank on its own.
-
-    Attributes:
-        part: name of the part of the step that it belongs to.
-        us: time in microseconds, (W,).
-    """
+    """Work of every rank on its own: a time in microseconds (W,) in a part of the step."""
 
     part: str
     us: FloatArray
@@ -31,10 +26,7 @@ class Work:
 class Symmetric:
     """Collectives, each of one team (some or all ranks); all ranks of a team contribute equally.
 
-    Attributes:
-        part: as in `Work`.
-        us: time of the collective of each rank's team, (W,).
-        team: index of each rank's team, (W,).
+    `us` is the time of the collective of each rank's team (W,), `team` the index of this team (W,).
     """
 
     part: str
@@ -44,12 +36,7 @@ class Symmetric:
 
 @dataclass(frozen=True)
 class AllToAll:
-    """An all-to-all of uneven messages.
-
-    Attributes:
-        part: as in `Work`.
-        message_bytes: bytes that rank i sends to rank j, (W, W); the diagonal is ignored.
-    """
+    """An all-to-all of uneven messages: bytes that rank i sends to rank j, (W, W); the diagonal is ignored."""
 
     part: str
     message_bytes: FloatArray

@@ -43,12 +43,9 @@ class Chunk:
 
 
 class Visit(NamedTuple):
-    """One visit of one sample.
+    """One visit of one sample: number of the round of visits, from 0, and digest of the sample's content.
 
-    Attributes:
-        number: number of the round of visits, from 0.
-        digest: digest of the sample's content (`digest`).
-        replica: whether the visit belongs to the second measurement for the noise floor.
+    A replica belongs to the second measurement, for the noise floor.
     """
 
     number: int

@@ -13,12 +13,7 @@ _ROUNDS = 25
 
 @dataclass(frozen=True)
 class Place:
-    """The place of a rank on its host.
-
-    Attributes:
-        local_rank: index of the rank among the ranks of its host, from 0.
-        ranks_here: number of ranks on its host.
-    """
+    """The place of a rank on its host: its index among the `ranks_here` ranks of this host, from 0."""
 
     local_rank: int
     ranks_here: int

@@ -54,16 +54,7 @@ class RecordingParams(Parameters):
 
 @dataclass(frozen=True)
 class Recording:
-    """The content of a recording's folder.
-
-    Attributes:
-        folder: where the recording is stored.
-        pool: `augment.table_pool`.
-        samples: `augment.compute_samples`.
-        settings: `augment.compute_sample_settings`.
-        costs: `measure.compute_costs`.
-        card: the data card.
-    """
+    """The content of a recording's folder: the datasets of the same names, and the data card."""
 
     folder: Path
     pool: pd.DataFrame

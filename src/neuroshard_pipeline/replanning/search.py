@@ -42,10 +42,9 @@ _ByTable = dict[str, list[tuple[Shard, int]]]
 class NearSearch:
     """Placements that could come after the present plan.
 
-    Attributes:
-        problem: the problem of the task with the tiers and kernels of the present plan.
-        kept: the placement with the fewest changes; None if more changes are needed.
-        fresh: the placement from nothing, renamed so that fewest bytes move; of a variant if its `task` is not None.
+    The problem is that of the task with the tiers and kernels of the present plan. `kept` has the fewest changes, or is
+    None if more are needed. `fresh` comes from nothing, renamed so that fewest bytes move; it is of a variant if it has
+    a task.
     """
 
     def __init__(

@@ -28,11 +28,9 @@ LENGTH_GAMMA_SHAPE = 2.0
 
 @dataclass(frozen=True)
 class TableIds:
-    """The ids of one batch of one table, in the format of an embedding bag.
+    """The ids of one batch of one table, in the format of an embedding bag: row numbers (N,), and offsets (B + 1,).
 
-    Attributes:
-        indices: row numbers, (N,).
-        offsets: `indices[offsets[b]:offsets[b + 1]]` are the ids of sample b, (B + 1,).
+    `indices[offsets[b]:offsets[b + 1]]` are the ids of sample b.
     """
 
     indices: IntArray

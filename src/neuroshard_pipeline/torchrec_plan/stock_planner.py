@@ -31,13 +31,9 @@ from torchrec.distributed.types import ShardingPlan  # noqa: E402
 
 @dataclass(frozen=True)
 class TableChoice:
-    """What TorchRec's planner may do with a table.
+    """What TorchRec's planner may do with a table: sharding types by TorchRec's names, and some of `COMPUTE_KERNELS`.
 
-    Attributes:
-        table: the table.
-        sharding_types: TorchRec's names of the types that it may have.
-        min_partition: fewest columns of a column block.
-        compute_kernels: those of `tables.table.COMPUTE_KERNELS` that it may have.
+    A column block has at least `min_partition` columns.
     """
 
     table: Table

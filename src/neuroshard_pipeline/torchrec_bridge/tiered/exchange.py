@@ -37,11 +37,9 @@ class Later(Awaitable[Value]):
 class RowRequest(Multistreamable):
     """The rows that the ranks of a host ask each other for.
 
-    Attributes:
-        order: (N,) the order in which this rank asks for rows: sorted by the rank that has them.
-        asked: for each rank, the number of rows that this rank asks it for.
-        served: for each rank, the number of rows that it asks this rank for.
-        rows: (M,) the rows that this rank is asked for, as row numbers of its own weights.
+    This rank asks in the `order` (N,), sorted by the rank that has the rows. `asked` and `served` are the numbers of
+    rows that it asks each rank for, and that each rank asks it for. `rows` (M,) are the latter, as row numbers of its
+    weights.
     """
 
     order: torch.Tensor

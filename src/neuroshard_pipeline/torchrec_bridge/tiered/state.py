@@ -49,11 +49,8 @@ class ColdShard(NamedTuple):
 class StoredRows:
     """Tensors of this rank that hold the values of a table's rows: weights, or a state of their optimizer.
 
-    Attributes:
-        hot: values of the hot rows of all tables in `TableParts.tiers`; None without hot rows.
-        host: values of the host rows of all these tables that this rank holds; None without host rows.
-        cold: the shards of the table's cold rows.
-        width: values per row.
+    Those of hot and host rows are of all tables in `TableParts.tiers`, None without such rows. `width` counts the
+    values per row.
     """
 
     hot: torch.Tensor | None

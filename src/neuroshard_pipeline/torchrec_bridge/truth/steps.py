@@ -39,13 +39,9 @@ Step = tuple[dict[str, Any], list[Span], StepLog | None]
 
 
 class Group(NamedTuple):
-    """Plans of one task whose modules the ranks hold at the same time.
+    """Plans of one task that take turns, and whose modules the ranks hold at the same time; global batches of the task.
 
-    Attributes:
-        plans: the plans, which take turns.
-        batches: global batches of the task.
-        budget_s: seconds after which no further round starts, once `least_rounds` are done; None sets no limit.
-        least_rounds: see `budget_s`.
+    After `budget_s` seconds, no further round starts, once `least_rounds` are done; None sets no limit.
     """
 
     plans: tuple[Plan, ...]
