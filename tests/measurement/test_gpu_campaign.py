@@ -1,4 +1,4 @@
-"""The recording script from end to end, with CPU kernels; the first run is in an interpreter without Kedro."""
+"""The recording script from end to end, with CPU kernels; the first run is in a process without Kedro."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 import gpu_campaign
 import pytest
 import torch
+import warm
 from conftest import ROOT
 
 from neuroshard_pipeline.measurement import ComputeCampaign, RecordingParams, open_recording
@@ -26,11 +27,15 @@ RUN = [
     "4",
 ]
 SCRIPT = ROOT / "benchmarks/gpu/gpu_campaign.py"
-# Runs a script in an interpreter in which importing Kedro or TorchRec fails, as on a machine without them.
+# Runs a script in a process in which importing Kedro or TorchRec fails, as on a machine without them.
 WITHOUT_KEDRO = """
 import os, runpy, sys
 sys.path.insert(0, os.path.dirname(sys.argv[1]))  # as Python itself does for a script
-sys.modules.update(dict.fromkeys(["kedro", "kedro_datasets", "torchrec"]))
+absent = ["kedro", "kedro_datasets", "torchrec"]
+for name in list(sys.modules):
+    if name.partition(".")[0] in [*absent, "neuroshard_pipeline"]:
+        del sys.modules[name]
+sys.modules.update(dict.fromkeys(absent))
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
@@ -49,9 +54,9 @@ def recording_in(folder):
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
     folder = tmp_path_factory.mktemp("campaign")
-    command = [sys.executable, "-c", WITHOUT_KEDRO, SCRIPT, "--out", folder, *RUN]
-    command += ["--samples", "6", "--known-gap", "a test"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    (folder / "without_kedro.py").write_text(WITHOUT_KEDRO)
+    known = ["--samples", "6", "--known-gap", "a test"]
+    done = warm.run(folder / "without_kedro.py", SCRIPT, "--out", folder, *RUN, *known)
     assert done.returncode == 0, done.stderr
     return folder
 

@@ -5,36 +5,19 @@ from __future__ import annotations
 import os
 
 import pytest
-from workers.test_mapping import (
-    params_for,
-    test_an_error_of_the_project_ends_the_map,
-    test_an_item_that_keeps_killing_its_worker_is_an_error_and_the_others_are_done,
-    test_an_item_that_raises_is_an_error,
-)
+from workers.item_functions import fail_as_told
+from workers.test_mapping import params_for
 
-from measurement.team_functions import set_up_mortal_worker
 from neuroshard_pipeline.errors import MeasurementError
-from neuroshard_pipeline.measurement import ComputeCampaign, compute_bench
+from neuroshard_pipeline.measurement import ComputeCampaign
 from neuroshard_pipeline.measurement.compute_bench import set_up_worker
 from neuroshard_pipeline.measurement.hardware import fingerprint
-from neuroshard_pipeline.tables.samples import ComputeSample
-from neuroshard_pipeline.tables.table import Table, whole
+from neuroshard_pipeline.workers import map_items
 
-__all__ = [  # tests of `map_items` that run here, too
-    "test_an_error_of_the_project_ends_the_map",
-    "test_an_item_that_keeps_killing_its_worker_is_an_error_and_the_others_are_done",
-    "test_an_item_that_raises_is_an_error",
-]
 pytestmark = pytest.mark.waits
 
 SEED = 5
 CONTENT = ["sample_id", "digest", "replica", "rank"]
-
-
-@pytest.fixture
-def params(cluster):
-    """One worker, because a worker takes seconds to import its modules; the death of a host is tested with two."""
-    return params_for("ray", cluster.address, workers=1)
 
 
 @pytest.fixture
@@ -43,6 +26,19 @@ def on_cluster(compute_params, cluster):
         return compute_params(**{"engine": "ray", "cluster_address": cluster.address, "workers": 2} | changes)
 
     return make
+
+
+def test_items_that_raise_or_kill_their_worker_are_errors_and_an_error_of_the_project_ends_the_map(cluster):
+    """One worker, because a worker takes seconds to import its modules; the death of a host is tested with two."""
+    outcomes = map_items(
+        fail_as_told, ["", "raise", "die", "", "refuse"], params_for("ray", cluster.address, workers=1)
+    )
+    fine, raised, died, after = (next(outcomes) for _ in range(4))
+    assert (fine.value, after.value) == ("done", "done")
+    assert raised.error == "ZeroDivisionError: as told"
+    assert "died" in died.error
+    with pytest.raises(MeasurementError, match="no such device"):
+        next(outcomes)
 
 
 @pytest.mark.slow
@@ -65,16 +61,6 @@ def test_a_campaign_survives_the_death_of_a_host(on_cluster, compute_params, com
     assert costs["error"].isna().all()
     assert (costs["repeats"] == 4).all()
     assert list(ComputeCampaign(params, SEED).run(samples, records)) == []
-
-
-@pytest.mark.slow
-def test_a_sample_that_kills_its_workers_is_an_error_row(on_cluster, compute_samples, monkeypatch):
-    deadly = ComputeSample("compute-deadly", 8, (whole(Table("deadly", 10, 4, 1.0)),))
-    monkeypatch.setattr(compute_bench, "set_up_worker", set_up_mortal_worker)
-    params = on_cluster(visits=1, noise_floor_share=0.0, workers=1)
-    frame = ComputeCampaign(params, SEED).measure([*compute_samples(2), deadly])
-    assert frame["error"].notna().tolist() == [False, False, True]
-    assert "died" in frame["error"][2]
 
 
 def test_a_finished_campaign_needs_no_cluster(compute_params, compute_samples):

@@ -79,7 +79,9 @@ def test_a_users_suite_joins_and_only_it_is_solved(benchmark_run, tmp_path):
     header = "task_id,world_size,batch_size,memory_bytes,table,num_embeddings,embedding_dim,pooling_factor"
     path.write_text("\n".join([header, *rows]) + "\n")
     before = set(record_times(benchmark_run))
-    run_pipeline(benchmark_run, "benchmark", params={"benchmark": {"suites": {"user": {"mine": str(path)}}}})
+    contest = {"sharders": ["lookup_greedy", "neuroshard"]}
+    settings = {"suites": {"user": {"mine": str(path)}}, "contest": contest}
+    run_pipeline(benchmark_run, "benchmark", params={"benchmark": settings})
     solved = {path for path in set(record_times(benchmark_run)) - before if "solve_records" in str(path)}
     assert {path.parent.name for path in solved} == {"mine-one"}
     verdicts = json.loads(newest(benchmark_run, "08_reporting/benchmark_verdicts.json").read_text())
@@ -107,10 +109,10 @@ def test_a_benchmark_without_learned_sharders_needs_no_policies(finished_run, tm
     (tmp_path / "06_models").mkdir()
     for model in ("compute_cost_model", "comm_cost_model"):
         (tmp_path / "06_models" / model).symlink_to(finished_run / "06_models" / model)
-    settings = {"suites": {"names": ["paper_4"]}, "contest": {"sharders": ["lookup_greedy", "neuroshard"]}}
+    settings = {"suites": {"names": ["scale"]}, "contest": {"sharders": ["embark", "neuroshard"]}}
     run_pipeline(tmp_path, "benchmark", params={"benchmark": settings})
     verdicts = json.loads(newest(tmp_path, "08_reporting/benchmark_verdicts.json").read_text())
-    assert list(verdicts["suites"]["paper_4"]["sharders"]) == ["lookup_greedy", "neuroshard"]
+    assert list(verdicts["suites"]["scale"]["sharders"]) == ["embark", "neuroshard"]
 
 
 def test_a_killed_run_loses_no_stored_record(benchmark_run, tmp_path):
@@ -119,7 +121,7 @@ def test_a_killed_run_loses_no_stored_record(benchmark_run, tmp_path):
     (data_root / "06_models").parent.mkdir()
     (data_root / "06_models").symlink_to(benchmark_run / "06_models")
     command = ["-m", "kedro", "run", "--env", "test", "--pipeline", "benchmark"]
-    command += ["--params", f"data_root={data_root},benchmark.suites.names=[paper_4]"]
+    command += ["--params", f"data_root={data_root},benchmark.suites.names=[paper_4],benchmark.suites.tasks=1"]
     kept: dict[Path, int] = {}
     for folder, at_least in (("solve", 3), ("step", 1)):
         process = warm.start(command, tmp_path)
@@ -131,6 +133,6 @@ def test_a_killed_run_loses_no_stored_record(benchmark_run, tmp_path):
         now = record_times(data_root)
         assert kept.items() <= now.items()
         kept = now
-    run_pipeline(data_root, "benchmark", params={"benchmark": {"suites": {"names": ["paper_4"]}}})
+    run_pipeline(data_root, "benchmark", params={"benchmark": {"suites": {"names": ["paper_4"], "tasks": 1}}})
     assert kept.items() <= record_times(data_root).items()
     assert newest(data_root, "08_reporting/benchmark_table.txt").exists()

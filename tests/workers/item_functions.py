@@ -38,6 +38,16 @@ def divide(item):
     return 1 / item
 
 
+def fail_as_told(item):
+    if item == "raise":
+        raise ZeroDivisionError("as told")
+    if item == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if item == "refuse":
+        raise MeasurementError("no such device")
+    return "done"
+
+
 def hang(item):
     if item < 0:
         time.sleep(60)
