@@ -28,7 +28,7 @@ MODULES = [
     "neuroshard_pipeline.measurement.pools",
     "neuroshard_pipeline.sharders.registry",
     "neuroshard_pipeline.torchrec_bridge.planner",
-    "neuroshard_pipeline.torchrec_bridge.train_check.run",
+    "neuroshard_pipeline.torchrec_bridge.train_check.steppers",
     "torch.distributed.optim",
     "torchrec.models.dlrm",
     "kedro.framework.cli.cli",

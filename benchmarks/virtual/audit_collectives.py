@@ -262,7 +262,8 @@ def _work(plan: Plan, logged: Logged) -> Iterator[str]:
 def audited(world_size: int, per_host: int | None, precisions: Sequence[str] = ("fp32", "fp16")) -> pd.DataFrame:
     """One row per plan on this layout: collectives and bytes of all ranks, and the differences."""
     rows = []
-    with rank_team(world_size, steps.set_up_rank, (world_size, per_host, PARAMS, True), PARAMS) as team:
+    arguments = (world_size, per_host, PARAMS, True, steps.load_embedding_steps)
+    with rank_team(world_size, steps.set_up_rank, arguments, PARAMS) as team:
         for precision in precisions:
             task = task_of(world_size, per_host, precision)
             for plan in plans_of(task):

@@ -88,7 +88,8 @@ def clock() -> None:
     plans = plans_of(task_of(2, 8, 2 * LOCAL_BATCH))
     batches = steps.task_batches(plans, PARAMS)
     plain = steps.measure_steps(plans, batches, PARAMS)
-    with rank_team(2, set_up_with_wall_clock, (2, None, PARAMS, True), PARAMS) as team:
+    arguments = (2, None, PARAMS, True, steps.load_embedding_steps)
+    with rank_team(2, set_up_with_wall_clock, arguments, PARAMS) as team:
         answers = team.ask(steps.Group(tuple(plans), batches["task"]), PARAMS.timeout_s)
     rows = []
     for of_ranks in zip(*answers, strict=True):
@@ -118,7 +119,7 @@ def cores() -> None:
     batch_size, rows = 16 * 64, []
     for world, takes_turns in ((2, True), (8, True), (8, False), (16, True), (16, False)) * 3:  # in turns
         plan = table_wise(task_of(world, 4, batch_size))
-        arguments = (world, None, PARAMS, True)
+        arguments = (world, None, PARAMS, True, steps.load_embedding_steps)
         set_up = steps.set_up_rank if takes_turns else set_up_without_turns
         with rank_team(world, set_up, arguments, PARAMS) as team:
             group = steps.Group((plan,), steps.task_batches([plan], PARAMS)[plan.task.task_id])

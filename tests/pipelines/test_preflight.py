@@ -73,10 +73,12 @@ def test_pipelines_that_measure_or_train_check_their_devices(finished_run):
 
 
 def test_tables_that_train_check_cannot_hold_are_refused(finished_run):
+    (problem,) = problems(finished_run, "train_check", {"train_check": {"task": {"memory_gib": 0.004}}})
+    assert "the tables need" in problem
+    assert "are missing" in problem
     for changes in ({"memory_gib": 1e-5}, {"memory_gib": 1e-5, "task_id": "2-ranks-000"}):
         (problem,) = problems(finished_run, "train_check", {"train_check": {"task": changes}})
-        assert "the tables need" in problem
-        assert "are missing" in problem
+        assert "the dense network of" in problem
 
 
 @pytest.mark.parametrize(

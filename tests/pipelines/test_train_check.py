@@ -23,10 +23,14 @@ def newest(data_root: Path, name: str) -> Path:
 def test_the_check_compares_plans_and_prints_a_table(finished_run, capfd):
     run_pipeline(finished_run, "train_check")
     steps = pd.read_parquet(newest(finished_run, "07_model_output/train_check_steps.parquet"))
-    assert steps.groupby("sharder").size().to_dict() == dict.fromkeys(SHARDERS, 8)
+    assert set(steps["model"]) == {"embeddings", "dlrm", "dhen"}
     summary = json.loads(newest(finished_run, "08_reporting/train_check_summary.json").read_text())
-    assert list(summary["sharders"]) == SHARDERS
-    assert summary["largest_loss_difference"] < 1e-3
+    found = [tuple(row[name] for name in ("model", "dense", "sharder")) for row in summary["speeds"]]
+    expected = [
+        (model, dense, sharder) for model in ("dlrm", "dhen") for dense in ("ddp", "fsdp2") for sharder in SHARDERS
+    ]
+    assert [row for row in found if not row[2].endswith("(again)")] == expected
+    assert all(of["largest_difference"] < 1e-3 for of in summary["losses"].values())
     plans = pd.read_parquet(newest(finished_run, "07_model_output/train_check_plans.parquet"))
     assert plans.groupby("sharder")["table"].nunique().tolist() == [26] * 3
     table = newest(finished_run, "08_reporting/train_check_table.txt").read_text()
@@ -44,12 +48,15 @@ def test_the_samples_of_a_criteo_file_and_the_choice_of_fsdp2_reach_the_training
     monkeypatch.setattr(run, "train_under_plans", training)
     lines = write_criteo(tmp_path / "day_0.gz", 128, seed=0)
     task = {"tables": "data/01_raw/criteo_kaggle.csv", "criteo_file": str(tmp_path / "day_0.gz")}
-    changes = {"task": task, "training": {"dense": "fsdp2"}, "contest": {"sharders": SHARDERS[1:]}}
+    changes = {
+        "task": task,
+        "training": {"dense": ["fsdp2"], "models": ["dlrm"]},
+        "contest": {"sharders": SHARDERS[1:]},
+    }
     run_pipeline(finished_run, "train_check", params={"train_check": changes})
     ((batches, params),) = given
     assert [label for batch in batches for label in batch.labels] == [label for label, _, _ in lines]
-    assert params.dense == "fsdp2"
+    assert params.dense == ("fsdp2",)
     summary = json.loads(newest(finished_run, "08_reporting/train_check_summary.json").read_text())
-    assert summary["training"]["dense"] == "fsdp2"
+    assert summary["training"]["dense"] == ["fsdp2"]
     assert summary["task_id"] == "criteo_kaggle"
-    assert summary["largest_loss_difference"] < 1e-3

@@ -1,11 +1,9 @@
-"""The same model trains to the same losses under every plan; if a rank is lost, the check and all ranks end."""
+"""The same models train to the same losses under every plan, dense mode and trainer, on real and on virtual ranks."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import time
+import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,8 +11,10 @@ import torch
 from torchrec_bridge.needs_torchrec import QUIET
 
 # isort: split
+from torchrec.datasets.utils import Batch
 from torchrec_bridge.dense_shards import dense_sizes
 from torchrec_bridge.ranks import run_ranks
+from torchrec_bridge.training_params import PARAMS
 from torchrec_bridge.unsharded_dlrm import torchrecs_dlrm, unsharded_model
 
 from neuroshard_pipeline.search.plan import Plan
@@ -22,32 +22,18 @@ from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.table import Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_bridge.ranks import RankError
-from neuroshard_pipeline.torchrec_bridge.train_check.batches import drawn_batches
-from neuroshard_pipeline.torchrec_bridge.train_check.model import initial_columns, keyed_ids
-from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainCheckError, TrainingParams
-from neuroshard_pipeline.torchrec_bridge.train_check.run import Turn, ask, train_under_plans, training_team
+from neuroshard_pipeline.torchrec_bridge.train_check.batches import DENSE_FEATURES, drawn_batches
+from neuroshard_pipeline.torchrec_bridge.train_check.model import dense_network, initial_columns, keyed_ids
+from neuroshard_pipeline.torchrec_bridge.train_check.params import ModelName, TrainCheckError, TrainingParams
+from neuroshard_pipeline.torchrec_bridge.train_check.run import PARTS, train_under_plans
+from neuroshard_pipeline.torchrec_bridge.train_check.sharding import dense_memory_bytes
 
 pytestmark = [pytest.mark.slow, *QUIET]
 
 TABLES = [Table("a", 300, 32, 5.0), Table("b", 50, 4, 1.0), Table("c", 2000, 12, 2.5), Table("d", 7, 64, 0.5)]
 TASK = ShardingTask(TABLES, world_size=2, batch_size=32, memory_bytes=2**30)
 BATCHES = drawn_batches(TABLES, 32, num_batches=3, seed=0)
-PARAMS = TrainingParams(
-    backend="gloo",
-    dense="ddp",
-    dense_layers=(16, 8),
-    cross_layers=2,
-    cross_rank=4,
-    over_layers=(16,),
-    learning_rate=0.2,
-    rounds=2,
-    warmup_steps=1,
-    steps_per_round=4,
-    loss_tolerance=1e-3,
-    threads=1,
-    timeout_s=50,
-    seed=0,
-)
+STEPS = PARAMS.rounds * (PARAMS.warmup_steps + PARAMS.steps_per_round)
 
 
 def plans() -> list[Plan]:
@@ -64,17 +50,20 @@ def plans() -> list[Plan]:
     ]
 
 
-@pytest.fixture(scope="module")
-def unsharded_losses() -> list[float]:
+def whole_batch(number: int, tables: list[Table] = TABLES) -> Batch:
+    batch = BATCHES[number % len(BATCHES)]
+    ids = keyed_ids([table.name for table in tables], batch.ids, slice(0, 32))
+    return Batch(torch.from_numpy(batch.dense), ids, torch.from_numpy(batch.labels))
+
+
+def unsharded(name: ModelName, momentum: float = 0.0) -> list[float]:
     """Losses of an ordinary model that is trained with the global batches in this process."""
-    model = unsharded_model(TABLES, PARAMS)
-    optimizer = torch.optim.SGD(model.parameters(), lr=PARAMS.learning_rate)
-    losses = []
-    for step in range(PARAMS.rounds * (PARAMS.warmup_steps + PARAMS.steps_per_round)):
-        batch = BATCHES[step % len(BATCHES)]
-        ids = keyed_ids([table.name for table in TABLES], batch.ids, slice(0, 32))
-        logits = model(torch.from_numpy(batch.dense), ids)
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, torch.from_numpy(batch.labels))
+    model, losses = unsharded_model(name, TABLES, PARAMS), []
+    groups = [{"params": model.dense.parameters(), "momentum": momentum}]
+    groups.append({"params": model.embedding_bag_collection.parameters()})
+    optimizer = torch.optim.SGD(groups, lr=PARAMS.learning_rate)
+    for step in range(STEPS):
+        loss, _ = model(whole_batch(step))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -82,47 +71,85 @@ def unsharded_losses() -> list[float]:
     return losses
 
 
-@pytest.mark.parametrize("dense", ["ddp", "fsdp2"])
-def test_every_plan_trains_to_the_losses_of_the_unsharded_model(unsharded_losses, dense):
-    steps = train_under_plans(plans(), BATCHES, PARAMS.model_copy(update={"dense": dense}))
-    assert set(steps["sharder"]) == {"tables", "uneven", "rows and replicas"}
-    for _, of_plan in steps.groupby("sharder"):
-        assert of_plan["step"].tolist() == list(range(10))
-        assert of_plan["timed"].tolist() == [False, True, True, True, True] * 2
-        assert of_plan["step_ms"].gt(0).all()
-        np.testing.assert_allclose(of_plan["loss"], unsharded_losses, rtol=1e-4)
-    assert unsharded_losses[-1] < unsharded_losses[0] - 0.01
+@pytest.fixture(scope="module")
+def unsharded_losses() -> dict[str, list[float]]:
+    return {name: unsharded(name) for name in PARAMS.models}
 
 
-@pytest.mark.parametrize("dense", ["ddp", "fsdp2"])
-def test_fsdp2_shards_the_dense_network_and_ddp_replicates_it(tmp_path, dense):
-    params = PARAMS.model_copy(update={"dense": dense})
-    of_ranks = run_ranks(2, tmp_path, dense_sizes, plans()[0], params)
-    for parameter in zip(*of_ranks, strict=True):
-        (total, _), held, are_sharded = zip(*parameter, strict=True)
-        assert all(are_sharded) is any(are_sharded) is (dense == "fsdp2")
-        assert sum(held) == (total if dense == "fsdp2" else 2 * total)
+def test_every_plan_and_dense_mode_trains_to_the_losses_of_the_unsharded_model(unsharded_losses):
+    steps = train_under_plans(plans(), BATCHES, PARAMS)
+    trained = steps[(steps["dense"] != "") & (steps["sharder"] != "")]
+    assert set(trained["sharder"]) == {"tables", "tables (again)", "uneven", "rows and replicas"}
+    np.testing.assert_allclose(trained[list(PARTS)].sum(axis=1), trained["step_ms"])
+    assert trained[list(PARTS)].gt(0).all(axis=None)
+    losses = trained.groupby(["model", "dense", "sharder", "step"])["loss"].mean()
+    assert len(losses) == 2 * 3 * 4 * STEPS
+    for (model, *form), of_plan in losses.groupby(["model", "dense", "sharder"]):
+        np.testing.assert_allclose(of_plan, unsharded_losses[model], rtol=1e-4, err_msg=str(form))
+    assert all(of[-1] < of[0] - 0.01 for of in unsharded_losses.values())
 
 
-@pytest.mark.parametrize(
-    ("sent_signal", "timeout_s", "words"),
-    [(signal.SIGKILL, 50, r"worker \d (died|failed)"), (signal.SIGSTOP, 3, r"worker \d did not answer within 3 s")],
-    ids=["dead", "hung"],
-)
-def test_a_lost_rank_stops_the_check_and_all_other_ranks(sent_signal, timeout_s, words):
-    others = multiprocessing.active_children()
-    with training_team(plans(), BATCHES, PARAMS) as team:
-        assert len(ask(team, Turn(0, 0, 1), "tables", 50)) == 2
-        ranks = [process.pid for process in multiprocessing.active_children() if process not in others]
-        assert len(ranks) == 2
-        os.kill(ranks[1], sent_signal)
-        start = time.monotonic()
-        with pytest.raises(TrainCheckError, match=rf"plan of uneven stopped at steps 1 to 2: .*{words}"):
-            ask(team, Turn(1, 1, 2), "uneven", timeout_s)
-        assert time.monotonic() - start < 40
-        for rank in ranks:
-            with pytest.raises(ProcessLookupError):
-                os.kill(rank, 0)
+def test_pipelined_steps_on_virtual_ranks_train_to_the_same_losses(unsharded_losses):
+    task = replace(TASK, local_world_size=1)
+    given = [replace(plan, task=task) for plan in plans()[2:]]
+    params = PARAMS.model_copy(update={"trainer": "pipelined", "networks": ("ethernet-100", "ethernet-1")})
+    steps = train_under_plans(given, BATCHES, params)
+    trained = steps[(steps["dense"] != "") & (steps["sharder"] != "")]
+    for (model, step), loss in trained.groupby(["model", "step"])["loss"].mean().items():
+        assert loss == pytest.approx(unsharded_losses[model][step], rel=1e-4)
+    slowest = trained.groupby(["network", "model", "dense", "sharder"])["step_ms"].max().unstack("network")
+    assert (slowest["ethernet-1"] > slowest["ethernet-100"]).all()
+
+
+def test_fully_shard_shards_over_all_ranks_or_inside_hosts_and_what_it_leaves_is_counted(tmp_path):
+    task = replace(TASK, world_size=4, local_world_size=2)
+    plan = Plan(task, tuple(whole(table) for table in TABLES), (0, 1, 2, 3), "tables", compute_device="cpu")
+    of_ranks = run_ranks(4, tmp_path, dense_sizes, plan, PARAMS, PARAMS.dense, local_world_size=2)
+    for (name, mode), shards in itertools.product(of_ranks[0], [{"ddp": 1, "fsdp2": 4, "hybrid": 2}]):
+        held = np.array([rank[name, mode] for rank in of_ranks])  # ranks, parameters, values
+        assert held[:, :, 2].sum() * shards[mode] == 4 * held[0, :, 3].sum()
+        if mode == "hybrid":
+            np.testing.assert_array_equal(held[:2], held[2:])  # both hosts hold the same
+        less = 4 * (held[0, :, 3] - held[0, :, 2]).sum()  # weights that rank 0 does not hold
+        layers = dense_network(name, TABLES, PARAMS).layers
+        gathered = 3 * max(sum(each.nbytes for each in layer.parameters()) for layer in layers) if less else 0
+        counted = [dense_memory_bytes(name, each, task, PARAMS) for each in (mode, "ddp")]
+        assert counted[0] - counted[1] == gathered - 2 * less
+
+
+def test_activations_are_counted_as_autograd_keeps_them():
+    inputs = torch.randn(16, DENSE_FEATURES), torch.randn(16, 112, requires_grad=True)
+    for name in PARAMS.models:
+        network = dense_network(name, TABLES, PARAMS)
+        given = {tensor.data_ptr() for tensor in (*network.parameters(), *inputs)}
+        kept: dict[int, int] = {}
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor, kept=kept: kept.setdefault(tensor.untyped_storage().data_ptr(), tensor) is None or tensor,
+            lambda tensor: tensor,
+        ):
+            network(*inputs)
+        expected = sum(t.untyped_storage().nbytes() for at, t in kept.items() if at not in given)
+        weights = sum(each.nbytes for each in network.parameters())
+        assert dense_memory_bytes(name, "ddp", TASK, PARAMS) - 2 * weights == pytest.approx(expected, rel=0.2)
+
+
+def test_gradients_of_dhen_are_finite_differences():
+    network = dense_network("dhen", TABLES[:2], PARAMS).double()
+    generator = torch.Generator().manual_seed(1)
+    dense, pooled = (torch.randn(3, width, generator=generator, dtype=torch.float64) for width in (13, 36))
+    names, values = zip(*network.named_parameters(), strict=True)
+
+    def logits(given: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(network, dict(zip(names, parameters, strict=True)), (dense, given))
+
+    inputs = [pooled.requires_grad_(), *(value.detach().requires_grad_() for value in values)]
+    assert torch.autograd.gradcheck(logits, inputs, fast_mode=True)
+
+
+def test_a_plan_that_cannot_be_trained_is_named():
+    dotted = replace(TASK, tables=[Table("a.b", 10, 4, 1.0)])  # torch refuses the name
+    with pytest.raises(TrainCheckError, match=r"under the plan of dotted stopped: worker \d failed"):
+        train_under_plans([Plan(dotted, (whole(dotted.tables[0]),), (0,), "dotted")], BATCHES, PARAMS)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="tests the refusal on machines without GPUs")
@@ -131,13 +158,19 @@ def test_nccl_without_gpus_is_refused():
         train_under_plans(plans(), BATCHES, PARAMS.model_copy(update={"backend": "nccl"}))
 
 
+def test_heads_that_do_not_divide_the_width_are_refused():
+    with pytest.raises(ValueError, match="width 8 must be a multiple of heads 3"):
+        TrainingParams(**PARAMS.model_dump() | {"dhen": PARAMS.dhen.model_dump() | {"heads": 3}})
+
+
 def test_the_model_computes_what_torchrecs_does_if_widths_are_equal():
     tables = [Table(f"t{index}", 20 + index, 8, 2.0) for index in range(5)]
-    ours = unsharded_model(tables, PARAMS)
+    ours = unsharded_model("dlrm", tables, PARAMS)
     theirs = torchrecs_dlrm(ours, PARAMS)
     (batch,) = drawn_batches(tables, 16, 1, seed=3)
     inputs = torch.from_numpy(batch.dense), keyed_ids([table.name for table in tables], batch.ids, slice(0, 16))
-    torch.testing.assert_close(ours(*inputs), theirs(*inputs).squeeze(-1))
+    _, (_, logits) = ours(Batch(*inputs, torch.from_numpy(batch.labels)))
+    torch.testing.assert_close(logits, theirs(*inputs).squeeze(-1))
 
 
 def test_initial_weights_do_not_depend_on_the_shard():

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from tables.criteo_files import write_criteo
 from torchrec_bridge.needs_torchrec import QUIET
+from torchrec_bridge.training_params import PARAMS
 
 from neuroshard_pipeline.errors import NeuroShardError
 from neuroshard_pipeline.tables.criteo import MISSING, read_criteo
@@ -16,6 +17,7 @@ from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainTaskParams
 from neuroshard_pipeline.torchrec_bridge.train_check.problem import state_problem
+from neuroshard_pipeline.torchrec_bridge.train_check.sharding import dense_memory_bytes
 
 pytestmark = QUIET
 
@@ -45,6 +47,7 @@ def params(**changes) -> TrainTaskParams:
         "row_scale": 1000.0,
         "task_id": None,
         "world_size": 2,
+        "local_world_size": None,
         "batch_size": BATCH_SIZE,
         "memory_gib": 0.5,
         "criteo_file": None,
@@ -55,10 +58,12 @@ def params(**changes) -> TrainTaskParams:
 
 
 def test_a_tasks_tables_are_trained_on_the_given_number_of_ranks():
-    task, batches = state_problem(tasks(), params(task_id="drawn"))
+    task, batches = state_problem(tasks(), params(task_id="drawn"), PARAMS)
     assert [table.name for table in task.tables] == ["t0", "t1", "t2"]
     assert (task.world_size, task.local_world_size) == (2, None)
-    assert task.memory_limits == (2**29, 2**29)
+    needs = [dense_memory_bytes(name, mode, task, PARAMS) for name in PARAMS.models for mode in PARAMS.dense]
+    assert task.memory_limits == (2**29 - max(needs),) * 2
+    assert not task.pipelines_input_dist
     assert len(batches) == 3
     assert [len(ids.indices) for ids in batches[0].ids] == [2 * BATCH_SIZE] * 3
     assert not np.array_equal(batches[0].ids[0].indices, batches[1].ids[0].indices)
@@ -67,7 +72,9 @@ def test_a_tasks_tables_are_trained_on_the_given_number_of_ranks():
 def test_tables_are_profiled_on_the_samples_of_a_criteo_file(tmp_path):
     path = tmp_path / "log.txt"
     write_criteo(path, 4 * BATCH_SIZE, seed=1)
-    task, batches = state_problem(tasks(), params(criteo_file=str(path)))
+    pipelined = PARAMS.model_copy(update={"trainer": "pipelined"})
+    task, batches = state_problem(tasks(), params(criteo_file=str(path)), pipelined)
+    assert task.pipelines_input_dist
     read = list(read_criteo(path, BATCH_SIZE))[:3]
     present = [np.mean([batch.categories[:, at] != MISSING for batch in read]) for at in range(26)]
     assert [table.pooling_factor for table in task.tables] == pytest.approx(present)
@@ -89,6 +96,7 @@ def test_tables_are_profiled_on_the_samples_of_a_criteo_file(tmp_path):
         ],
         ({"task_id": "drawn", "batch_size": 64}, ["batches of 32", "64"]),
         ({"task_id": "dotted"}, ["'user.id'", "rename"]),
+        ({"memory_gib": 1e-5}, ["memory_gib 1e-05", "dense network of dhen", "raise memory_gib"]),
         ({"tables": "data/01_raw/nowhere.csv"}, ["nowhere.csv"]),
         ({"task_id": "drawn", "criteo_file": "log.txt"}, ["log.txt", "26", "3 are given"]),
         ({"criteo_file": "nowhere.txt"}, ["nowhere.txt", "no such file"]),
@@ -96,7 +104,7 @@ def test_tables_are_profiled_on_the_samples_of_a_criteo_file(tmp_path):
 )
 def test_inputs_that_cannot_be_trained_are_refused(changes, words):
     with pytest.raises(NeuroShardError) as caught:
-        state_problem(tasks(), params(**changes))
+        state_problem(tasks(), params(**changes), PARAMS)
     for word in words:
         assert word in str(caught.value)
 
@@ -104,9 +112,11 @@ def test_inputs_that_cannot_be_trained_are_refused(changes, words):
 def test_a_short_criteo_file_is_refused(tmp_path):
     write_criteo(tmp_path / "log.txt", 3 * BATCH_SIZE - 1, seed=1)
     with pytest.raises(NeuroShardError, match=r"log\.txt: holds 2 whole batches of 32 lines, not num_batches 3"):
-        state_problem(tasks(), params(criteo_file=str(tmp_path / "log.txt")))
+        state_problem(tasks(), params(criteo_file=str(tmp_path / "log.txt")), PARAMS)
 
 
 def test_a_batch_that_the_ranks_cannot_share_equally_is_refused():
     with pytest.raises(ValueError, match="batch_size 32 must be a multiple of world_size 3"):
         params(world_size=3)
+    with pytest.raises(ValueError, match="world_size 2 must be a multiple of local_world_size"):
+        params(local_world_size=3)

@@ -1,4 +1,4 @@
-"""Speeds and losses of a training check, from steps with known speeds and losses."""
+"""Speeds and losses of a training check, from steps with known times and losses."""
 
 from __future__ import annotations
 
@@ -6,43 +6,48 @@ import json
 
 import pandas as pd
 import pytest
+from torchrec_bridge.training_params import PARAMS as ALL
 
 from neuroshard_pipeline.pipelines.train_check.nodes import tabulate_speeds
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.sharders.registry import Solutions
 from neuroshard_pipeline.tables.table import Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
-from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainCheckError, TrainingParams
+from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainCheckError
+from neuroshard_pipeline.torchrec_bridge.train_check.run import PARTS
 from neuroshard_pipeline.torchrec_bridge.train_check.summary import check_losses, summarise_training
 
-PARAMS = TrainingParams(
-    backend="gloo",
-    dense="ddp",
-    dense_layers=(8,),
-    cross_layers=1,
-    cross_rank=1,
-    over_layers=(8,),
-    learning_rate=0.1,
-    rounds=3,
-    warmup_steps=1,
-    steps_per_round=2,
-    loss_tolerance=1e-3,
-    threads=1,
-    timeout_s=10,
-    seed=0,
-)
+PARAMS = ALL.model_copy(update={"models": ("dlrm",), "dense": ("ddp", "hybrid"), "quantile": 0.5})
+#: Milliseconds of the slower of two ranks in three rounds, by model, dense mode and sharder.
+TIMES = {
+    ("embeddings", "", "first"): [4, 8, 20],
+    ("embeddings", "", "other"): [2, 8, 40],
+    ("embeddings", "", "first (again)"): [4, 8, 20],
+    ("dlrm", "ddp", ""): [6, 6, 6],
+    ("dlrm", "ddp", "first"): [10, 20, 50],
+    ("dlrm", "ddp", "other"): [5, 20, 100],
+    ("dlrm", "ddp", "first (again)"): [11, 20, 50],
+    ("dlrm", "hybrid", ""): [3, 3, 3],
+    ("dlrm", "hybrid", "first"): [5, 10, 25],
+    ("dlrm", "hybrid", "other"): [2.5, 10, 50],
+    ("dlrm", "hybrid", "first (again)"): [5.5, 10, 25],
+}
 
 
-def steps(ms_by_round: dict[str, list[float]], losses: list[float] | None = None) -> pd.DataFrame:
-    """Per sharder and round, a warm-up step of a hundred times the given mean, and two timed steps with this mean."""
-    losses = losses or [1.0 - 0.1 * step for step in range(9)]
+def steps(losses: dict[str, list[float]] | None = None) -> pd.DataFrame:
+    """A warm-up step of a hundred times the given time, and a timed step, per round and rank."""
     rows = [
-        (sharder, number, 3 * number + at, losses[3 * number + at], step_ms * factor, at > 0)
-        for sharder, per_round in ms_by_round.items()
-        for number, step_ms in enumerate(per_round)
-        for at, factor in enumerate((100.0, 0.5, 1.5))
+        (model, dense, sharder, 2 * number + at, number, rank, ms * (100, 1)[at] * (1, 0.5)[rank], at > 0)
+        for (model, dense, sharder), times in TIMES.items()
+        for number, ms in enumerate(times)
+        for at in (0, 1)
+        for rank in (0, 1)
     ]
-    return pd.DataFrame(rows, columns=["sharder", "round", "step", "loss", "step_ms", "timed"])
+    columns = ["model", "dense", "sharder", "step", "round", "rank", "step_ms", "timed"]
+    frame = pd.DataFrame(rows, columns=columns).assign(network="", task_id="two-tables")
+    given = {} if losses is None else losses
+    frame["loss"] = [given.get(row.sharder, [0.5] * 6)[row.step] for row in frame.itertuples()]
+    return frame.assign(**{part: frame["step_ms"] / len(PARTS) for part in PARTS})
 
 
 def solutions() -> Solutions:
@@ -58,44 +63,49 @@ def solutions() -> Solutions:
     return Solutions(plans, pd.DataFrame(attempts, columns=["task_id", "sharder", "seconds", "error"]))
 
 
-def test_speeds_are_medians_over_rounds_and_ratios_are_taken_within_rounds():
-    found = summarise_training(
-        steps({"first": [10, 20, 50], "twin": [10, 20, 50], "other": [5, 20, 100]}), solutions(), PARAMS
-    )
+def test_the_slowest_rank_counts_and_ratios_are_taken_within_rounds():
+    found = summarise_training(steps(), solutions(), PARAMS)
     assert json.loads(json.dumps(found)) == found
-    assert found["sharders"]["first"]["steps_per_second"] == {
-        "median": 50.0,
-        "lower_quartile": 35.0,
-        "upper_quartile": 75.0,
-    }
-    assert found["sharders"]["other"]["against_first"] == {"median": 1.0, "lower_quartile": 0.75, "upper_quartile": 1.5}
-    assert found["sharders"]["twin"]["same_plan_as"] == "first"
-    assert found["sharders"]["other"]["same_plan_as"] is None
+    rows = {(row["dense"], row["sharder"]): row for row in found["speeds"]}
+    assert [name for _, name in rows][:4] == ["first", "twin", "other", "first (again)"]
+    first, other = rows["ddp", "first"], rows["ddp", "other"]
+    assert first["samples_per_s"] == pytest.approx(1000 * 4 / 20)
+    assert (first["embeddings_ms"], first["dense_ms"]) == (8, 6)
+    assert sum(first[part] for part in PARTS) == pytest.approx((10 + 20 + 50) / 3 * 0.75)
+    assert other["speed_up"]["value"] == 1
+    assert other["embedding_speed_up"]["value"] == 1
+    assert rows["ddp", "twin"]["same_plan_as"] == "first"
+    assert (other["speed_up"]["low"], other["speed_up"]["high"]) == pytest.approx((0.5, 2))
+    (mode,) = found["modes"]
+    assert (mode["dense"], mode["against"], mode["speed_up"]["value"]) == ("hybrid", "ddp", pytest.approx(2))
     assert found["failures"] == {"lost": "no room"}
 
 
 def test_the_table_names_every_plan_and_every_failure():
-    times = {"first": [10, 20, 50], "twin": [10, 20, 50], "other": [5, 20, 100]}
-    found = summarise_training(steps(times), solutions(), PARAMS)
-    lines = tabulate_speeds(found).splitlines()
-    assert lines[2].split()[:2] == ["first", "50.00"]
-    assert lines[3].startswith("twin (= first)")
-    assert lines[3].split()[-3:] == ["1.000", "1.000..1.000", "-"]
-    assert lines[4].split() == ["other", "50.00", "30.00..125.00", "1.000", "0.750..1.500", "-"]
+    text = tabulate_speeds(summarise_training(steps(), solutions(), PARAMS))
+    lines = text.splitlines()
+    assert lines[0].split()[4:6] == ["of", "samples/s"]
+    assert lines[2].split()[:5] == ["dlrm,", "ddp,", "first", "200", "1.000"]
+    assert "dlrm, hybrid, twin (= first)" in text
     assert "lost: no plan: no room" in lines
-    assert "2 tables of two-tables on 2 ranks (gloo, dense network ddp)" in tabulate_speeds(found)
+    assert "dlrm, hybrid: 2.000 times as fast as ddp" in text
+    assert "2 tables of two-tables on 2 ranks of 1 host(s) (gloo)" in text
 
 
 def test_losses_that_differ_are_named_with_their_plans():
-    good = steps({"first": [1, 1, 1]})
-    wrong = steps({"second": [1, 1, 1]}, [1.0, 0.9, 0.8, 0.7, 0.6, 0.51, 0.4, 0.3, 0.2])
-    message = r"step 5 the loss is 0\.500000 under first and 0\.510000 under second; the relative difference of 0\.02"
+    wrong = steps({"other": [0.5] * 5 + [0.51]})
+    message = (
+        r"dlrm trains to different losses: at step 5 the loss is 0\.500000 under first .* and 0\.510000 under other "
+        r"\(ddp\); the relative difference of 0\.02"
+    )
     with pytest.raises(TrainCheckError, match=message):
-        check_losses(pd.concat([good, wrong]), 1e-3)
-    assert check_losses(pd.concat([good, wrong]), 0.1) == pytest.approx(0.02)
+        check_losses(wrong, 1e-3)
+    assert check_losses(wrong, 0.1)["dlrm"]["largest_difference"] == pytest.approx(0.02)
 
 
 def test_a_loss_that_is_not_a_number_is_named():
-    losses = [0.5, 0.5, float("nan"), *[0.5] * 6]
-    with pytest.raises(TrainCheckError, match="plan of second the loss of step 2 is not finite"):
-        check_losses(pd.concat([steps({"first": [1, 1, 1]}, [0.5] * 9), steps({"second": [1, 1, 1]}, losses)]), 1e-3)
+    losses = {"other": [0.5, 0.5, float("nan"), 0.5, 0.5, 0.5]}
+    with pytest.raises(
+        TrainCheckError, match=r"dlrm: under the plan of other \(ddp\) the loss of step 2 is not finite"
+    ):
+        check_losses(steps(losses), 1e-3)

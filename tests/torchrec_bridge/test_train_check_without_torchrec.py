@@ -13,7 +13,7 @@ assert "train_check" in register_pipelines()
 from neuroshard_pipeline.torchrec_plan.extra import TorchRecMissingError
 from neuroshard_pipeline.torchrec_bridge.train_check.problem import state_problem
 try:
-    state_problem(None, None)
+    state_problem(None, None, None)
 except TorchRecMissingError as error:
     print(error)
 """

@@ -1,4 +1,4 @@
-"""The training check's model as an ordinary module on the CPU, and TorchRec's own model with the same weights."""
+"""The training check's models as ordinary modules on the CPU, and TorchRec's own model with the same weights."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torchrec.models.dlrm import DLRM_DCN
 
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.torchrec_bridge.train_check.batches import DENSE_FEATURES
-from neuroshard_pipeline.torchrec_bridge.train_check.model import MixedWidthDlrm, initial_columns
-from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainingParams
+from neuroshard_pipeline.torchrec_bridge.train_check.model import RankingModel, initial_columns
+from neuroshard_pipeline.torchrec_bridge.train_check.params import ModelName, TrainingParams
 
 
-def unsharded_model(tables: Sequence[Table], params: TrainingParams) -> MixedWidthDlrm:
+def unsharded_model(name: ModelName, tables: Sequence[Table], params: TrainingParams) -> RankingModel:
     """The model with its tables on the CPU and the same initial weights as the sharded models."""
-    model = MixedWidthDlrm(tables, params)
+    model = RankingModel(name, tables, params)
     configs = model.embedding_bag_collection.embedding_bag_configs()
     model.embedding_bag_collection = EmbeddingBagCollection(tables=configs, device=torch.device("cpu"))
     with torch.no_grad():
@@ -26,8 +26,8 @@ def unsharded_model(tables: Sequence[Table], params: TrainingParams) -> MixedWid
     return model
 
 
-def torchrecs_dlrm(model: MixedWidthDlrm, params: TrainingParams) -> DLRM_DCN:
-    """TorchRec's model with the weights of `model`, whose tables must have equal widths."""
+def torchrecs_dlrm(model: RankingModel, params: TrainingParams) -> DLRM_DCN:
+    """TorchRec's model with the weights of a DLRM, whose tables must have equal widths."""
     theirs = DLRM_DCN(
         model.embedding_bag_collection,
         DENSE_FEATURES,
@@ -37,6 +37,6 @@ def torchrecs_dlrm(model: MixedWidthDlrm, params: TrainingParams) -> DLRM_DCN:
         params.cross_rank,
     )
     parts = theirs.dense_arch, theirs.inter_arch.crossnet, theirs.over_arch
-    for ours, other in zip(model.dense_modules, parts, strict=True):
+    for ours, other in zip(model.dense.layers, parts, strict=True):
         other.load_state_dict(ours.state_dict())
     return theirs

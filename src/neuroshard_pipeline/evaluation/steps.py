@@ -38,7 +38,7 @@ def plans_to_time(plans: Sequence[Plan]) -> list[Plan]:
     """
     found: list[Plan] = []
     for own in _by_task(plans).values():
-        first = dict.fromkeys(_same_as(own).values())
+        first = dict.fromkeys(same_as(own).values())
         different = [plan for plan in own if plan.sharder in first]
         ours = sorted(different, key=lambda plan: OURS.index(plan.sharder) if plan.sharder in OURS else len(OURS))
         found += [*different, replace(ours[0], sharder=ours[0].sharder + AGAIN)]
@@ -68,7 +68,7 @@ def measured_costs(steps: pd.DataFrame, plans: Sequence[Plan], quantile: float) 
         [
             (task_id, sharder, first)
             for task_id, own in _by_task(plans).items()
-            for sharder, first in _same_as(own).items()
+            for sharder, first in same_as(own).items()
         ],
         columns=[*_PLAN, "first"],
     )
@@ -121,8 +121,8 @@ def _by_task(plans: Sequence[Plan]) -> dict[str, list[Plan]]:
     return found
 
 
-def _same_as(plans: Sequence[Plan]) -> dict[str, str]:
-    """For the plans of one task, by sharder: the first sharder whose plan has the same placement."""
+def same_as(plans: Sequence[Plan]) -> dict[str, str]:
+    """For the plans of one task, by sharder: the first sharder whose plan has the same placement, itself or another."""
     first: dict[Any, str] = {}
     return {
         plan.sharder: first.setdefault(frozenset(zip(plan.shards, plan.ranks, strict=True)), plan.sharder)

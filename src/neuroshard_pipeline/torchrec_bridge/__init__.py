@@ -14,7 +14,7 @@
 | `constraints` | translates TorchRec's constraints for the search, or refuses them | no |
 | `agreement` | collectives that do not hang when a rank fails | no |
 | `ranks` | one process per rank, for `train_check` and `truth` | no |
-| `train_check` | trains a DLRM under several plans and compares speeds and losses | when it runs |
+| `train_check` | trains a DLRM and DHEN under several plans and compares speeds and losses | when it runs |
 | `virtual` | ranks on a modelled network, more than this machine has cores | when it runs |
 | `truth` | times the embedding module alone under plans, beside their predicted costs | when it runs |
 | `step_costs` | measures steps under random plans, and fits the step cost model to them | when it measures |

@@ -47,7 +47,7 @@ from neuroshard_pipeline.tables.task_file import read_tasks
 from neuroshard_pipeline.torchrec_bridge.ranks import RankParams
 from neuroshard_pipeline.torchrec_bridge.step_costs.drawing import StepPlanParams
 from neuroshard_pipeline.torchrec_bridge.step_costs.measuring import measures_steps
-from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainTaskParams
+from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainingParams, TrainTaskParams
 from neuroshard_pipeline.torchrec_bridge.train_check.problem import state_problem, stated_task
 from neuroshard_pipeline.torchrec_bridge.truth.params import JudgeParams, StepParams
 from neuroshard_pipeline.workers import WorkerParams
@@ -195,12 +195,16 @@ def _user_search(run: PlannedRun, node: Node) -> Problems:
 
 def _trained_task(run: PlannedRun, node: Node) -> Problems:
     name, params = run.given(node, TrainTaskParams)
-    yield from extra_problems("torchrec", "the pipeline train_check")
+    missing = list(extra_problems("torchrec", "the pipeline train_check"))
+    yield from missing
+    if missing:
+        return
     if params.task_id is None or run.catalog[TASKS].exists():
         (settings,) = run.nodes_of(node.namespace, {SharderSettings})
         memory = SharderSettings(*(run.catalog[each].load() for each in settings.inputs)).memory
         tasks: Any = None if params.task_id is None else run.catalog[TASKS].load()
-        yield from _refusals(lambda: stated_task(tasks, params, memory))
+        training = run.given(node, TrainingParams)[1]
+        yield from _refusals(lambda: stated_task(tasks, params, training, memory))
     if params.criteo_file is not None:
         yield from _file_problems(run, f"{name}.criteo_file", params.criteo_file)
 

@@ -31,11 +31,11 @@ def tabulate_plans(solutions: Solutions) -> pd.DataFrame:
 
 
 def train(solutions: Solutions, batches: tuple[Batch, ...], params: TrainingParams) -> pd.DataFrame:
-    """Train the same model under every plan; the plans take turns."""
+    """Train every model under every plan and dense mode; they take turns."""
     from neuroshard_pipeline.torchrec_bridge.train_check.run import train_under_plans  # late, because it imports torch
 
     return train_under_plans(
-        solutions.plans, batches, params, lambda rounds: tqdm(rounds, desc="train", unit=" rounds", disable=None)
+        solutions.plans, batches, params, lambda groups: tqdm(groups, desc="train", unit=" groups", disable=None)
     )
 
 

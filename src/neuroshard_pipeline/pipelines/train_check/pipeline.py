@@ -13,7 +13,12 @@ def create_pipeline() -> Pipeline:
     stage = [
         models_node(),
         sharder_settings_node(),
-        Node(state_problem, ["sharding_tasks", "params:task"], ["sharding_task", "batches"], name="state_task"),
+        Node(
+            state_problem,
+            ["sharding_tasks", "params:task", "params:training"],
+            ["sharding_task", "batches"],
+            name="state_task",
+        ),
         Node(
             nodes.solve_task,
             ["sharding_task", "models", "sharder_settings", "params:contest", "params:training"],

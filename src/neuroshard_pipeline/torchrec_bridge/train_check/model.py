@@ -1,10 +1,10 @@
-"""A DLRM-v2 for tables of different widths, and its sharding by a plan. Initial weights do not depend on the plan.
+"""The models: a DLRM-v2 for tables of different widths, and DHEN (`dhen`). Initial weights do not depend on the plan.
 
 Shapes: B samples, T tables, N ids, D the sum of the widths of all tables and of the last dense layer.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from zlib import crc32
 
 import numpy as np
@@ -12,72 +12,89 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import nn
-from torch.distributed._shard.sharded_tensor import ShardedTensor
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.nn.functional import binary_cross_entropy_with_logits
 
-from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.ids import TableIds
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Table
+from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_bridge.train_check.batches import DENSE_FEATURES
-from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainingParams
-from neuroshard_pipeline.torchrec_plan.comm_precision import torchrec_sharders
+from neuroshard_pipeline.torchrec_bridge.train_check.dhen import Dhen
+from neuroshard_pipeline.torchrec_bridge.train_check.params import ModelName, TrainingParams
 from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
 from neuroshard_pipeline.torchrec_plan.modules import embedding_bag_config
 
 require_torchrec()
-from torchrec.distributed import DistributedModelParallel  # noqa: E402
+from torchrec.datasets.utils import Batch  # noqa: E402
 from torchrec.models.dlrm import DenseArch, OverArch  # noqa: E402
 from torchrec.modules.crossnet import LowRankCrossNet  # noqa: E402
 from torchrec.modules.embedding_modules import EmbeddingBagCollection  # noqa: E402
-from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward  # noqa: E402
-from torchrec.optim.optimizers import in_backward_optimizer_filter  # noqa: E402
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor  # noqa: E402
 
 
-class MixedWidthDlrm(nn.Module):
-    """TorchRec's `DLRM_DCN` (MLPerf's DLRM-v2, cross network of arXiv 2008.13535) for tables of different widths.
+class Dlrm(nn.Module):
+    """The dense network of TorchRec's `DLRM_DCN` (MLPerf's DLRM-v2) for tables of different widths.
 
-    It consists of the same parts as `DLRM_DCN`, and computes the same function if all tables and the last dense layer
-    have the same width. The tables are on the meta device, the dense network is on the CPU with seeded weights.
+    It consists of the same parts as `DLRM_DCN`, with the cross network of arXiv 2008.13535, and computes the same
+    function if all tables and the last dense layer have the same width. `layers` may each be sharded on its own.
     """
 
-    def __init__(self, tables: Sequence[Table], params: TrainingParams) -> None:
-        """Build the model; every table has one feature of the same name."""
+    def __init__(self, widths: Sequence[int], params: TrainingParams) -> None:
         super().__init__()
-        self.feature_names = [table.name for table in tables]
-        configs = [embedding_bag_config(table.name, table) for table in tables]
-        width = params.dense_layers[-1] + sum(table.embedding_dim for table in tables)
-        self.embedding_bag_collection = EmbeddingBagCollection(tables=configs, device=torch.device("meta"))
-        self.dense_arch = DenseArch(DENSE_FEATURES, list(params.dense_layers))
-        self.cross = LowRankCrossNet(width, params.cross_layers, params.cross_rank)
-        self.over_arch = OverArch(width, [*params.over_layers, 1])
-        _initialise(self.dense_parameters(), params.seed)
+        width = params.dense_layers[-1] + sum(widths)
+        self.layers = nn.ModuleList(
+            [
+                DenseArch(DENSE_FEATURES, list(params.dense_layers)),
+                LowRankCrossNet(width, params.cross_layers, params.cross_rank),
+                OverArch(width, [*params.over_layers, 1]),
+            ]
+        )
 
-    def forward(self, dense: torch.Tensor, ids: KeyedJaggedTensor) -> torch.Tensor:
-        """Logits (B,) of dense features (B, 13) and the ids of all tables."""
-        pooled = self.embedding_bag_collection(ids).to_dict()  # a sharded collection orders its columns by rank
-        features = torch.cat([self.dense_arch(dense), *(pooled[name] for name in self.feature_names)], dim=1)  # (B, D)
-        return self.over_arch(self.cross(features)).squeeze(-1)
-
-    @property
-    def dense_modules(self) -> tuple[nn.Module, ...]:
-        """The parts of the dense network."""
-        return self.dense_arch, self.cross, self.over_arch
-
-    def dense_parameters(self) -> Iterator[nn.Parameter]:
-        """Parameters of the dense network."""
-        for part in self.dense_modules:
-            yield from part.parameters()
+    def forward(self, dense: torch.Tensor, pooled: torch.Tensor) -> torch.Tensor:
+        """Logits (B,) of dense features (B, 13) and the pooled rows (B, sum of the widths) of all tables."""
+        dense_arch, cross, over = self.layers
+        return over(cross(torch.cat([dense_arch(dense), pooled], dim=1))).squeeze(-1)  # (B, D) inside
 
 
-def _initialise(parameters: Iterator[nn.Parameter], seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    for parameter in parameters:
+def dense_network(name: ModelName, tables: Sequence[Table], params: TrainingParams) -> Dlrm | Dhen:
+    """The dense network of a model, with seeded weights, or on the meta device in its context."""
+    widths = [table.embedding_dim for table in tables]
+    made = Dlrm(widths, params) if name == "dlrm" else Dhen(widths, params)
+    generator = torch.Generator().manual_seed(params.seed)
+    for path, parameter in made.named_parameters():
+        if parameter.is_meta:
+            continue
         if parameter.dim() > 1:
             nn.init.xavier_uniform_(parameter, generator=generator)
         else:
-            nn.init.zeros_(parameter)
+            nn.init.constant_(
+                parameter, float(path.endswith("weight"))
+            )  # 1 for weights of normalisations, 0 for biases
+    return made
+
+
+class RankingModel(nn.Module):
+    """Embedding tables on the meta device, and a dense network on the CPU with seeded weights.
+
+    Args:
+        name: which dense network.
+        tables: every table has one feature of the same name.
+        params: sizes of the dense network.
+    """
+
+    def __init__(self, name: ModelName, tables: Sequence[Table], params: TrainingParams) -> None:
+        super().__init__()
+        self.feature_names = [table.name for table in tables]
+        configs = [embedding_bag_config(table.name, table) for table in tables]
+        self.embedding_bag_collection = EmbeddingBagCollection(tables=configs, device=torch.device("meta"))
+        self.dense = dense_network(name, tables, params)
+
+    def forward(self, batch: Batch) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+        """The mean loss to be trained; and the loss and the logits (B,) without gradients."""
+        pooled = self.embedding_bag_collection(batch.sparse_features).to_dict()
+        features = [pooled[name] for name in self.feature_names]  # a sharded collection orders its columns by rank
+        logits = self.dense(batch.dense_features, torch.cat(features, dim=1))
+        loss = binary_cross_entropy_with_logits(logits, batch.labels)
+        return loss, (loss.detach(), logits.detach())
 
 
 def initial_columns(table: Table, column_offset: int, width: int, seed: int) -> NDArray[np.float32]:
@@ -111,54 +128,7 @@ def keyed_ids(names: Sequence[str], ids: Sequence[TableIds], part: slice) -> Key
     )
 
 
-def shard_model(plan: Plan, params: TrainingParams, device: torch.device) -> DistributedModelParallel:
-    """The model with the plan's tables, sharded by the plan; its initial weights do not depend on the sharding."""
-    model = MixedWidthDlrm(plan.task.tables, params)
-    for part in model.dense_modules:
-        part.to(device)
-    apply_optimizer_in_backward(
-        torch.optim.SGD, model.embedding_bag_collection.parameters(), {"lr": params.learning_rate}
-    )
-    sharded = DistributedModelParallel(
-        model,
-        device=device,
-        plan=plan.to_torchrec(model, compute_device=params.compute_device),
-        sharders=torchrec_sharders(plan.task.comm_precision, params.compute_device),
-        init_data_parallel=params.dense == "ddp",
-    )
-    if params.dense == "fsdp2":
-        mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-        for part in sharded.module.dense_modules:
-            fully_shard(part, mesh=mesh)
-    _fill_tables(sharded, plan, params.seed)
-    return sharded
-
-
-def dense_optimizer(sharded: DistributedModelParallel, params: TrainingParams) -> torch.optim.SGD:
-    """The optimizer of the dense network and of replicated tables, whose gradients are dense, too."""
-    model = sharded.module
-    replicas = [
-        weights for _, weights in in_backward_optimizer_filter(model.embedding_bag_collection.named_parameters())
-    ]
-    groups = [{"params": list(model.dense_parameters())}, {"params": replicas}]
-    return torch.optim.SGD([group for group in groups if group["params"]], lr=params.learning_rate)
-
-
-@torch.no_grad()
-def _fill_tables(sharded: DistributedModelParallel, plan: Plan, seed: int) -> None:
-    """Fill this rank's shards and replicas with their part of the initial weights."""
-    tables = {table.name: table for table in plan.task.tables}
-    state = sharded.module.embedding_bag_collection.state_dict()
-    for key, value in state.items():
-        table = tables[key.removeprefix("embedding_bags.").removesuffix(".weight")]
-        for tensor, (row, column) in _parts(value):
-            rows, width = tensor.shape
-            columns = initial_columns(table, column, width, seed)
-            tensor.copy_(torch.from_numpy(columns[row : row + rows]))
-
-
-def _parts(weights: ShardedTensor | torch.Tensor) -> list[tuple[torch.Tensor, Sequence[int]]]:
-    """This rank's shards of a table, each with its first row and column; a replica counts as one shard."""
-    if isinstance(weights, ShardedTensor):
-        return [(shard.tensor, shard.metadata.shard_offsets) for shard in weights.local_shards()]
-    return [(weights, (0, 0))]
+def share_of_rank(task: ShardingTask) -> slice:
+    """The samples of this rank in a global batch."""
+    share, rank = task.batch_size // task.world_size, dist.get_rank()
+    return slice(rank * share, (rank + 1) * share)

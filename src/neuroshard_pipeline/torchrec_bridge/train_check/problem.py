@@ -1,6 +1,7 @@
 """The sharding task that `train_check` trains, its batches, and every sharder's plan for it."""
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,29 +21,37 @@ from neuroshard_pipeline.torchrec_bridge.train_check.params import TrainCheckErr
 from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
 
 
-def state_problem(tasks: pd.DataFrame, params: TrainTaskParams) -> tuple[ShardingTask, tuple[Batch, ...]]:
+def state_problem(
+    tasks: pd.DataFrame, params: TrainTaskParams, training: TrainingParams
+) -> tuple[ShardingTask, tuple[Batch, ...]]:
     """The task and its batches. With a Criteo file, pooling factors and profiles are measured on the file's samples.
 
     Args:
         tasks: `augment.sharding_tasks`.
         params: where tables and samples come from, and the ranks.
+        training: the models, whose dense networks take a part of the memory, and the trainer.
 
     Raises:
         NeuroShardError: TorchRec is missing, the samples cannot be read or do not match; or as `stated_task`.
     """
     require_torchrec()
-    task = stated_task(tasks, params)
+    task = stated_task(tasks, params, training)
     if params.criteo_file is None:
         return task, drawn_batches(task.tables, params.batch_size, params.num_batches, params.seed)
     batches = criteo_batches(params.criteo_file, task.tables, params.batch_size, params.num_batches)
     return _with_profiles(task, batches), batches
 
 
-def stated_task(tasks: pd.DataFrame, params: TrainTaskParams, memory: MemoryModel | None = None) -> ShardingTask:
+def stated_task(
+    tasks: pd.DataFrame, params: TrainTaskParams, training: TrainingParams, memory: MemoryModel | None = None
+) -> ShardingTask:
     """The task without its batches; `tasks` is not read if the parameters name a file of tables.
 
+    Its memory is what the largest dense network leaves on a rank.
+
     Raises:
-        NeuroShardError: the task is unknown, tables cannot be read, or `train_check` cannot train a table.
+        NeuroShardError: the task is unknown, tables cannot be read, `train_check` cannot train a table, or the dense
+            network needs all memory.
         DoesNotFitError: `memory` is given, and no sharding type makes the tables fit.
     """
     if params.task_id is not None:
@@ -63,9 +72,30 @@ def stated_task(tasks: pd.DataFrame, params: TrainTaskParams, memory: MemoryMode
                 "leave the table out, or time plans of the embedding module alone in Python with "
                 "neuroshard_pipeline.torchrec_bridge.truth.steps.measure_steps"
             )
+    task = dataclasses.replace(
+        task, local_world_size=params.local_world_size, pipelines_input_dist=training.trainer == "pipelined"
+    )
+    task = dataclasses.replace(task, memory_bytes=_left_by_dense(task, params, training))
     if memory is not None:
         check_room(task, memory, {table.name: task.possible_types(table) for table in task.tables})
     return task
+
+
+def _left_by_dense(task: ShardingTask, params: TrainTaskParams, training: TrainingParams) -> int:
+    """The memory of a rank that every dense network leaves, bytes."""
+    from neuroshard_pipeline.torchrec_bridge.train_check.sharding import dense_memory_bytes
+
+    needs = {
+        (model, mode): dense_memory_bytes(model, mode, task, training)
+        for model, mode in itertools.product(training.models, training.dense)
+    }
+    most = max(needs, key=lambda form: needs[form])
+    if needs[most] >= params.memory_bytes:
+        raise TrainCheckError(
+            f"train_check.task.memory_gib {params.memory_gib:g}: the dense network of {most[0]} needs "
+            f"{needs[most] / 2**30:.3f} GiB of every rank with {most[1]}; raise memory_gib, or leave {most[0]} out"
+        )
+    return params.memory_bytes - needs[most]
 
 
 def solve_problem(
@@ -99,9 +129,7 @@ def _named_task(tasks: pd.DataFrame, params: TrainTaskParams) -> ShardingTask:
             f"the reuse profiles of task {params.task_id!r} describe batches of {found.batch_size} samples; set "
             f"train_check.task.batch_size to that number instead of {params.batch_size}"
         )
-    return dataclasses.replace(
-        found, world_size=params.world_size, local_world_size=None, memory_bytes=params.memory_bytes
-    )
+    return dataclasses.replace(found, world_size=params.world_size, local_world_size=params.local_world_size)
 
 
 def _with_profiles(task: ShardingTask, batches: Sequence[Batch]) -> ShardingTask:

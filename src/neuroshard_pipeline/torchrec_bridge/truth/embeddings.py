@@ -15,9 +15,9 @@ from torch import nn
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.ids import TableIds, feature_lengths
 from neuroshard_pipeline.tables.table import Table
-from neuroshard_pipeline.torchrec_bridge.train_check.model import keyed_ids
-from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams
-from neuroshard_pipeline.torchrec_bridge.truth.steps import Span
+from neuroshard_pipeline.torchrec_bridge.train_check.model import keyed_ids, share_of_rank
+from neuroshard_pipeline.torchrec_bridge.truth.params import TurnParams
+from neuroshard_pipeline.torchrec_bridge.truth.steps import Group, RunStep, Span
 from neuroshard_pipeline.torchrec_plan.comm_precision import torchrec_sharders
 from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
 from neuroshard_pipeline.torchrec_plan.modules import feature_names, meta_collection
@@ -118,6 +118,20 @@ class Stopwatch:
         return "step_ms", self._start, self._last
 
 
+def embedding_steps(
+    group: Group, params: TurnParams, device: torch.device, now: Clock | None
+) -> list[tuple[dict[str, Any], RunStep]]:
+    """What takes turns (`steps.MakeSteps`): the embedding modules alone under every plan."""
+    task = group.plans[0].task
+    batches = [RankIds(task.tables, batch.ids, share_of_rank(task), device) for batch in group.batches]
+
+    def steps(plan: Plan) -> RunStep:
+        module = ShardedEmbeddings(plan, params, device, now)
+        return lambda number: ({}, module.step(batches[number % len(batches)]))
+
+    return [({"task_id": task.task_id, "sharder": plan.sharder}, steps(plan)) for plan in group.plans]
+
+
 class ShardedEmbeddings:
     """The sharded collections of one plan on this rank.
 
@@ -132,7 +146,7 @@ class ShardedEmbeddings:
         now: the clock of this rank, by default that of its device.
     """
 
-    def __init__(self, plan: Plan, params: StepParams, device: torch.device, now: Clock | None = None) -> None:
+    def __init__(self, plan: Plan, params: TurnParams, device: torch.device, now: Clock | None = None) -> None:
         unsharded = unsharded_embeddings(plan.task.tables)
         optimizer = OPTIMIZER_CLASSES[plan.task.optimizer]
         apply_optimizer_in_backward(optimizer, unsharded.parameters(), {"lr": params.learning_rate})

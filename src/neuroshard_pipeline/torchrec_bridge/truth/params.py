@@ -19,9 +19,8 @@ JUDGES = {
 }
 
 
-def _known_network(name: str | None) -> str | None:
-    if name is not None:
-        network_preset(name)
+def _known_network(name: str) -> str:
+    network_preset(name)
     return name
 
 
@@ -35,12 +34,15 @@ class VariantParams(Parameters):
     of: SharderName | None
 
 
-class StepParams(RankParams):
-    """How steps of TorchRec's embedding module are timed.
+#: A key of `lab.networks`, or `ethernet-<Gbit/s>`, one card per host.
+NetworkName = Annotated[str, AfterValidator(_known_network)]
+
+
+class TurnParams(RankParams):
+    """How steps under several plans, which take turns, are timed.
 
     Attributes:
-        learning_rate: learning rate of the tables.
-        num_batches: number of distinct global batches of a task, which are used in a cycle.
+        learning_rate: learning rate of everything that is trained.
         rounds: number of rounds; in each round every plan has one turn, in a new random order.
         warmup_steps: steps at the start of every turn that are not timed.
         steps_per_round: steps of every turn that are timed.
@@ -50,12 +52,21 @@ class StepParams(RankParams):
     """
 
     learning_rate: float = Field(gt=0)
-    num_batches: PositiveInt
     rounds: PositiveInt
     warmup_steps: int = Field(ge=0)
     steps_per_round: PositiveInt
     most_plans_held: PositiveInt
     seed: int = Field(ge=0)
+
+
+class StepParams(TurnParams):
+    """How steps of TorchRec's embedding module are timed.
+
+    Attributes:
+        num_batches: number of distinct global batches of a task, which are used in a cycle.
+    """
+
+    num_batches: PositiveInt
 
 
 class JudgeParams(StepParams):
@@ -78,7 +89,7 @@ class JudgeParams(StepParams):
 
     judge: Literal["torchrec", "lab", "none"]
     most_ranks: int | None = Field(ge=1)
-    network: Annotated[str | None, AfterValidator(_known_network)]
+    network: NetworkName | None
     quantile: float = Field(ge=0, le=1)
     time_budget_s: float | None = Field(gt=0)
     least_rounds: PositiveInt

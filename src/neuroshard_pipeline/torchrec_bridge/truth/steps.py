@@ -8,7 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,11 +16,14 @@ import pandas as pd
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.torchrec_bridge.ranks import RankError, join_ranks, rank_team
 from neuroshard_pipeline.torchrec_bridge.train_check.batches import Batch, drawn_batches
-from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams
+from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams, TurnParams
 from neuroshard_pipeline.torchrec_bridge.virtual.log import StepLog
 from neuroshard_pipeline.torchrec_bridge.virtual.networks import Network
 from neuroshard_pipeline.torchrec_bridge.virtual.replay import replayed_steps
 from neuroshard_pipeline.workers import LocalTeam, TeamFailedError
+
+if TYPE_CHECKING:
+    import torch
 
 #: Parts of a step in the order in which they run; they add up to `step_ms`. The output dist's is its forward.
 STEP_PARTS = ("input_dist_ms", "lookup_forward_ms", "output_dist_ms", "backward_ms")
@@ -34,6 +37,8 @@ _COLUMNS = ["task_id", "sharder", "round", "step", "rank", "step_ms", *STEP_PART
 
 #: A part of a step, and two moments of the rank's clock between which it ran.
 Span = tuple[str, float, float]
+#: Runs the step of a number, and returns further values of its row and the spans of its parts.
+RunStep = Callable[[int], tuple[dict[str, Any], list[Span]]]
 #: A row of the result without times; the spans of the parts of the step; and the log of a virtual rank.
 Step = tuple[dict[str, Any], list[Span], StepLog | None]
 
@@ -48,6 +53,11 @@ class Group(NamedTuple):
     batches: tuple[Batch, ...]
     budget_s: float | None = None
     least_rounds: int = 1
+
+
+#: `make(group, params, device, now)` runs on every rank and returns what takes turns: the values that name it in rows,
+#: among them `task_id` and `sharder`, and its steps. `now` is None or a virtual rank's clock.
+MakeSteps = Callable[[Group, Any, "torch.device", Callable[[], float] | None], list[tuple[dict[str, Any], RunStep]]]
 
 
 def task_batches(plans: Iterable[Plan], params: StepParams) -> dict[str, tuple[Batch, ...]]:
@@ -101,20 +111,31 @@ def measure_steps(
 def measure_groups(
     groups: Iterable[Group], params: StepParams, networks: Mapping[str, Network] | None = None
 ) -> Iterator[tuple[Group, pd.DataFrame]]:
-    """Time the steps of every group, and yield them in the columns of `measure_steps`.
+    """Time the embedding modules of every group, and yield steps in the columns of `measure_steps` (`timed_groups`)."""
+    columns = [*_COLUMNS, *(("network", *REPLAYED_PARTS) if networks is not None else ())]
+    for group, frame in timed_groups(groups, params, networks, load_embedding_steps):
+        yield group, frame.reindex(columns=columns)
 
-    Consecutive groups with equal numbers of ranks and ranks per host share their processes.
+
+def timed_groups(
+    groups: Iterable[Group],
+    params: TurnParams,
+    networks: Mapping[str, Network] | None,
+    load: Callable[[], MakeSteps],
+) -> Iterator[tuple[Group, pd.DataFrame]]:
+    """Time steps of every group, and yield a row per step and rank, or per plan that failed.
+
+    `load()` imports and returns what makes the steps. Consecutive groups with equal layouts share their processes.
 
     Raises:
         RankError: the machine has too few GPUs.
     """
-    columns = [*_COLUMNS, *(("network", *REPLAYED_PARTS) if networks is not None else ())]
     for (world_size, per_host), own in groupby(groups, key=_layout):
-        arguments = (world_size, per_host, params, networks is not None)
+        arguments = (world_size, per_host, params, networks is not None, load)
         with rank_team(world_size, set_up_rank, arguments, params) as team:
             for group in own:
                 frames = _frames(group, team, params, networks)
-                yield group, pd.concat(frames, ignore_index=True).reindex(columns=columns)
+                yield group, pd.concat(frames, ignore_index=True)
 
 
 def _layout(group: Group) -> tuple[int, int | None]:
@@ -122,7 +143,7 @@ def _layout(group: Group) -> tuple[int, int | None]:
 
 
 def _frames(
-    group: Group, team: LocalTeam, params: StepParams, networks: Mapping[str, Network] | None
+    group: Group, team: LocalTeam, params: TurnParams, networks: Mapping[str, Network] | None
 ) -> list[pd.DataFrame]:
     """The rows of the plans of a group."""
     try:
@@ -137,18 +158,18 @@ def _frames(
             "number is its rank"
         )
         return [pd.DataFrame([{"task_id": plan.task.task_id, "sharder": plan.sharder, "timed": True, "error": error}])]
-    return [pd.DataFrame(rows).reindex(columns=[*rows[0], "error"]) for rows in _rows(answers, networks)]
+    return [pd.DataFrame(rows).assign(error=np.nan) for rows in _rows(answers, networks)]
 
 
 def _rows(answers: Sequence[Sequence[Step]], networks: Mapping[str, Network] | None) -> Iterator[list[dict[str, Any]]]:
     """The rows of a group's steps, from the steps of every rank; with networks, by network."""
     if networks is None:
         yield [{**row, "rank": rank, **durations(spans)} for rank, own in enumerate(answers) for row, spans, _ in own]
-    halves = defaultdict(list)  # timed steps by plan and half of the rounds
+    halves = defaultdict(list)  # timed steps by what took the turn and half of the rounds
     for step in zip(*answers, strict=True):
         row = step[0][0]
         if row["timed"]:
-            halves[row["sharder"], row["round"] % 2].append(step)
+            halves[row["turn"], row["round"] % 2].append(step)
     for name, network in (networks or {}).items():
         rows = []
         for steps in halves.values():
@@ -207,7 +228,13 @@ def _check(plans: Sequence[Plan], batches_by_task: Mapping[str, Sequence[Batch]]
 
 
 def set_up_rank(
-    rank: int, world_size: int, local_world_size: int | None, params: StepParams, is_virtual: bool, store_file: str
+    rank: int,
+    world_size: int,
+    local_world_size: int | None,
+    params: TurnParams,
+    is_virtual: bool,
+    load: Callable[[], MakeSteps],
+    store_file: str,
 ) -> Callable[[Group], list[Step]]:
     """Join the process group; the returned function measures one group of plans."""
     import torch  # imported late, because a run that measures no steps needs none of these modules
@@ -215,23 +242,16 @@ def set_up_rank(
 
     from neuroshard_pipeline.torchrec_bridge.virtual.group import join_virtual_ranks
 
-    device, log = torch.device("cpu"), None
-    if is_virtual:
-        log = join_virtual_ranks(rank, world_size, params, store_file, local_world_size)
-    else:
-        device = join_ranks(rank, world_size, params, store_file, local_world_size)
-    from neuroshard_pipeline.torchrec_bridge.truth.embeddings import RankIds, ShardedEmbeddings
-
+    given = rank, world_size, params, store_file, local_world_size
+    log = join_virtual_ranks(*given) if is_virtual else None
+    device = torch.device("cpu") if is_virtual else join_ranks(*given)
+    make = load()
     gc.freeze()  # objects of imported modules stay, so a garbage collection need not visit them
 
     def measure(group: Group) -> list[Step]:
         start_s = time.monotonic()
         gc.collect()  # the modules of the last group contain reference cycles
-        share = group.plans[0].task.batch_size // world_size
-        part = slice(rank * share, (rank + 1) * share)
-        tables = group.plans[0].task.tables
-        batches = [RankIds(tables, batch.ids, part, device) for batch in group.batches]
-        modules = [ShardedEmbeddings(plan, params, device, log and log.now) for plan in group.plans]
+        made = make(group, params, device, log and log.now)
 
         def has_time(rounds: int) -> bool:
             if group.budget_s is None or rounds < group.least_rounds:
@@ -240,18 +260,26 @@ def set_up_rank(
             dist.broadcast(spent_s, 0)  # all ranks stop after the same round
             return float(spent_s) < group.budget_s
 
-        return [
-            (row, modules[at].step(batches[row["step"] % len(batches)]), log and log.finish())
-            for at, row in _turns(group.plans, params, has_time)
-        ]
+        def run(at: int, row: dict[str, Any]) -> Step:
+            values, spans = made[at][1](row["step"])
+            return row | values, spans, log and log.finish()
+
+        return [run(at, row) for at, row in _turns([names for names, _ in made], params, has_time)]
 
     return measure
 
 
+def load_embedding_steps() -> MakeSteps:
+    """The steps of the embedding modules alone, for `timed_groups`."""
+    from neuroshard_pipeline.torchrec_bridge.truth.embeddings import embedding_steps
+
+    return embedding_steps
+
+
 def _turns(
-    plans: Sequence[Plan], params: StepParams, has_time: Callable[[int], bool]
+    names: Sequence[Mapping[str, Any]], params: TurnParams, has_time: Callable[[int], bool]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The steps of the rounds of one group: the number of the plan, and what a row says of the step.
+    """The steps of the rounds of one group: the number of what takes the turn, and what a row says of the step.
 
     The order of turns is the same on all ranks. `has_time(n)` tells whether another round may follow n finished ones.
     """
@@ -260,15 +288,7 @@ def _turns(
     for number in range(params.rounds):
         if number and not has_time(number):
             return
-        for at in rng.permutation(len(plans)).tolist():
+        for at in rng.permutation(len(names)).tolist():
             for step in range(steps):
-                yield (
-                    at,
-                    {
-                        "task_id": plans[at].task.task_id,
-                        "sharder": plans[at].sharder,
-                        "round": number,
-                        "step": number * steps + step,
-                        "timed": step >= params.warmup_steps,
-                    },
-                )
+                place = {"turn": at, "round": number, "step": number * steps + step}
+                yield at, {**names[at], **place, "timed": step >= params.warmup_steps}

@@ -65,6 +65,7 @@ class RankLog:
         self._is_on = False
         self._events: list[Event] = []
         self._collectives: list[Collective] = []
+        self._before = 0  # collectives of earlier steps
         self._marks = 0
         self._last_s = 0.0
 
@@ -74,6 +75,7 @@ class RankLog:
             self._add("mark", self._marks)
         else:
             self._take_core()
+            self._before += len(self._collectives)
             self._is_on, self._events, self._collectives, self._marks = True, [Event("mark", 0.0, 0)], [], 0
             self._last_s = time.thread_time()
         self._marks += 1
@@ -86,17 +88,18 @@ class RankLog:
         return StepLog(tuple(self._events), tuple(self._collectives))
 
     def start(self, collective: Collective, begin: Callable[[], Any]) -> tuple[Any, int]:
-        """Call `begin`, which starts a collective, and return its result and the number of the collective."""
+        """Call `begin`, which starts a collective, and return its result and the collective's number over all steps."""
         self._collectives.append(collective)
         number = len(self._collectives) - 1
         self._add("start", number)
         begun = begin()
         self._last_s = time.thread_time()
-        return begun, number
+        return begun, self._before + number
 
     def wait(self, number: int) -> None:
-        """The rank needs the result of a collective from now on."""
-        self._add("wait", number)
+        """The rank needs the result of a collective from now on; those of an earlier step count as done."""
+        if number >= self._before:
+            self._add("wait", number - self._before)
 
     @contextmanager
     def away(self) -> Iterator[None]:
