@@ -224,7 +224,7 @@ def test_every_dataset_of_every_pipeline_is_in_the_catalog():
     bootstrap()
     in_memory = {"report.inputs", "plan.sharding_task", "plan.found", "plan.order_in_words", "augment.public_tables"}
     in_memory |= {f"{stage}.{name}" for stage in ("search", "truth", "benchmark") for name in SHARED_IN_MEMORY}
-    in_memory |= {f"{stage}.{name}" for stage in ("plan", "train_check") for name in SHARED_IN_MEMORY[:2]}
+    in_memory |= {f"{stage}.{name}" for stage in ("plan", "advise", "train_check") for name in SHARED_IN_MEMORY[:2]}
     in_memory |= {f"truth.{name}" for name in ("attempts", "all_plans", "all_attempts", "plan_intervals")}
     in_memory |= {
         "train.compute_origin",
@@ -239,6 +239,7 @@ def test_every_dataset_of_every_pipeline_is_in_the_catalog():
     in_memory |= {"train.measured_steps", "train.found_step_model"}
     in_memory |= {f"train.{kind}_{what}" for kind in ("compute", "comm") for what in ("metrics", "held_out")}
     in_memory |= {f"train_check.{name}" for name in ("sharding_task", "batches", "solutions")}
+    in_memory |= {"plan.rivals", "plan.rivals_without_plan", "advise.advice", "advise.sharding_task"}
     in_memory |= {f"replan.{name}" for name in ("sharding_task", "choices", *SHARED_IN_MEMORY[:2])}
     in_memory |= {f"policies.{name}" for name in ("drawn", "models", "autoshard_progress", "dreamshard_progress")}
     with KedroSession.create(project_path=ROOT, env="base") as session:
@@ -258,12 +259,13 @@ def test_importing_the_package_imports_no_framework():
 
 
 def test_a_plan_needs_neither_torch_nor_optimizers(tmp_path):
+    """Without a plan by TorchRec's planner beside it."""
     script = (
         "import sys, atexit; heavy = ('torch', 'torchrec', 'fbgemm_gpu', 'scipy.optimize', 'kedro_datasets.plotly')\n"
         "atexit.register(lambda: print('imported:', [name for name in heavy if name in sys.modules]))\n"
         "from kedro.framework.cli import main; main()"
     )
     command = [sys.executable, "-c", script, "run", "--env", "h100", "--pipeline", "plan"]
-    command += ["--params", f"data_root={tmp_path},plan.task.world_size=2"]
+    command += ["--params", f"data_root={tmp_path},plan.task.world_size=2,plan.task.rivals=[]"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ, cwd=ROOT)
     assert done.stdout.strip().endswith("imported: []")
