@@ -31,7 +31,6 @@ FIGURES: Mapping[str, Callable[[ReportInputs], go.Figure]] = {
     "plan_picture": _plan_picture,
     "tiers": lambda inputs: figures.tiers_of_run(inputs.plans, inputs.plan_costs, inputs.sharding_tasks),
     "held_out_accuracy": lambda inputs: figures.held_out_accuracy(inputs.held_out, noise_floors(inputs.metrics)),
-    "calibration": lambda inputs: figures.calibration(inputs.held_out),
     "plan_accuracy": lambda inputs: figures.plan_accuracy(inputs.plan_costs),
     "rank_accuracy": lambda inputs: figures.rank_accuracy(inputs.plan_costs, rank_noise_floors(inputs.metrics)),
 }

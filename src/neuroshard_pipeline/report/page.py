@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from neuroshard_pipeline.evaluation.comparison import OURS
 
 #: Smallest widths of figures with several panels. On a phone they scroll sideways instead of shrinking.
-_MIN_WIDTHS_PX = {**dict.fromkeys(("rank_accuracy", "held_out_accuracy", "calibration", "tiers"), 930)}
+_MIN_WIDTHS_PX = dict.fromkeys(("rank_accuracy", "held_out_accuracy", "tiers"), 930)
 #: Largest widths of figures that are easier to read if they do not fill the whole column.
 _MAX_WIDTHS_PX = {"plan_accuracy": 660}
 #: Height of a figure's title. It is removed from the figure, because the page shows the title as a heading.

@@ -5,13 +5,11 @@ models without prediction intervals, are left out of figures that need them.
 """
 
 from neuroshard_pipeline.report.figures.accuracy import held_out_accuracy, plan_accuracy, rank_accuracy
-from neuroshard_pipeline.report.figures.diagnostics import calibration
 from neuroshard_pipeline.report.figures.plan import pictures, plan_picture, sent_bytes
 from neuroshard_pipeline.report.figures.sharders import cost_per_sharder, cost_relative_to_best
 from neuroshard_pipeline.report.figures.tiers import tiers_of_run, tiers_picture
 
 __all__ = [
-    "calibration",
     "cost_per_sharder",
     "cost_relative_to_best",
     "held_out_accuracy",
