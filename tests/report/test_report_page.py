@@ -96,7 +96,7 @@ def test_links_of_the_contents_lead_somewhere(page):
 
 def test_every_figure_has_its_data_and_a_caption(page_text, page):
     figures = re.findall(r"<figure id=\"(\w+)\">(.*?)</figure>", page_text, re.DOTALL)
-    assert len(figures) == 7
+    assert len(figures) == 6
     for name, body in figures:
         caption = re.search(r"<figcaption>(.*?)</figcaption>", body, re.DOTALL).group(1)
         assert len(caption.split()) > 12, name
