@@ -5,8 +5,8 @@ r"""Compares sharders on full-scale tasks by the whole step, which the lab model
     OMP_NUM_THREADS=1 python benchmarks/search/bench_whole_cost.py --results whole_cost.csv --world-sizes  # report only
 
 Sharders see the shipped cost models for the H100. Their plans are judged without these models, by `lab.step`. A sharder
-may use all sharding types that it knows; `neuroshard_plus/columns` may only cut columns. Prints, per suite and number
-of ranks: numbers of tasks solved, mean step times and seconds; the ratio of the mean of `neuroshard_plus` to that of
+may use all sharding types that it knows; `neuroshard_plus/columns` may only cut columns. `torchrec_tuned`
+(`tuned_torchrec.py`) is another name that `--sharders` takes. Prints, per suite and number of ranks: numbers of tasks solved, mean step times and seconds; the ratio of the mean of `neuroshard_plus` to that of
 every other sharder, on the tasks that both solved, with a 95 % bootstrap interval; errors; the mean parts of a step;
 and, per sharding type, its shares of tables, columns and ids, and medians over plans of a plan's median ids per sample,
 width, and rows divided by the samples of a rank. A sharder does not solve a task again if the file has its result.
@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import tuned_torchrec
 from whole_cost_tasks import SUITES, suite_tasks
 
 from neuroshard_pipeline.cost_models.models import load_cost_models
@@ -31,7 +32,9 @@ from neuroshard_pipeline.lab.device import modelled_device
 from neuroshard_pipeline.lab.network_presets import network_preset
 from neuroshard_pipeline.lab.step import StepCost, step_cost_ms
 from neuroshard_pipeline.search.models import Models
+from neuroshard_pipeline.search.params import default_memory
 from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.sharders.registry import shard
 from neuroshard_pipeline.tables.constraints import Constraints
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -51,7 +54,11 @@ def solve(task: ShardingTask, name: str, models: Models) -> list[dict[str, objec
     asked = replace(task, constraints=Constraints(sharding_types=("column_wise",))) if limited == COLUMNS else task
     start = time.perf_counter()
     try:
-        plan = shard(asked, models, sharder)
+        if sharder == tuned_torchrec.NAME:
+            found = tuned_torchrec.tuned_placement(Problem(task, models, default_memory()))
+            plan = Plan(found.task or task, found.shards, found.ranks, sharder)
+        else:
+            plan = shard(asked, models, sharder)
     except (DoesNotFitError, NeuroShardError) as error:
         return [record | {"error": str(error), "seconds": time.perf_counter() - start}]
     cost = step_cost_ms(task, plan.shards, plan.ranks, DEVICE, NETWORK)

@@ -1,6 +1,6 @@
 """TorchRec's own planner as a sharder. It imports TorchRec, an optional extra, on first use."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -59,45 +59,60 @@ class TorchRecSharder:
         require_room(task, "TorchRec's planner", most_ranks=_MOST_RANKS)
         for hindrance in _hindrances(task):
             raise ConstraintError(f"{task.task_id}: the sharder {self.name!r} cannot respect {hindrance}")
-        from neuroshard_pipeline.torchrec_plan.stock_planner import PlannerError, TableChoice, stock_plan
+        from neuroshard_pipeline.torchrec_plan.stock_planner import PlannerError
+
+        options = {**(_fitted_options(problem) if self.is_fitted and task.world_size > 1 else {}), **self.options}
+        widest, num_parts = max(table.embedding_dim for table in task.tables), 2
+        while True:
+            try:
+                return self.attempt(problem, num_parts, **options)[0]
+            except PlannerError as error:
+                if COLUMN_GRANULARITY * num_parts >= widest:
+                    limit, message = memory_text(max(memory.limits(task))), " ".join(str(error).split())
+                    raise DoesNotFitError(
+                        f"{task.task_id}: TorchRec's planner found no plan for ranks of at most {limit}: {message}"
+                    ) from error
+                num_parts *= 2
+
+    def attempt(
+        self, problem: Problem, num_parts: int, further_types: Sequence[str] = (), **options: Any
+    ) -> tuple[Placement, float]:
+        """The placement of one run of TorchRec's planner, and its rating by TorchRec.
+
+        Args:
+            problem: the problem.
+            num_parts: number of column blocks that a table may be cut into.
+            further_types: TorchRec's names of types that tables that may be cut by columns may also have.
+            **options: arguments of `stock_planner.stock_plan`.
+
+        Raises:
+            stock_planner.PlannerError: TorchRec found no plan.
+        """
+        from neuroshard_pipeline.torchrec_plan.stock_planner import TableChoice, stock_plan
         from neuroshard_pipeline.torchrec_plan.structures import read_sharding_plan
 
         # TorchRec registers every table as a PyTorch module, and PyTorch refuses names such as `user.id` or `keys`.
+        task = problem.task
         tables = {f"table_{index}": table for index, table in enumerate(task.tables)}
-        types = {name: _torchrec_types(table, problem) for name, table in tables.items()}
-        options = {**(_fitted_options(problem) if self.is_fitted and task.world_size > 1 else {}), **self.options}
-        limits = memory.limits(task)
-        kernels = dict(zip(tables, kernel_choices(task), strict=True))
-        widest = max(table.embedding_dim for table in task.tables)
-        num_parts = 2
-        while True:
-            choices = {
-                name: TableChoice(table, types[name], _least_width(table, task, num_parts), kernels[name])
-                for name, table in tables.items()
-            }
-            try:
-                found = stock_plan(task, choices, limits, memory, **options)
-                return _placement(task, *read_sharding_plan(found, tables))
-            except PlannerError as error:
-                if COLUMN_GRANULARITY * num_parts >= widest:
-                    message = " ".join(str(error).split())
-                    raise DoesNotFitError(
-                        f"{task.task_id}: TorchRec's planner found no plan for ranks of at most "
-                        f"{memory_text(max(limits))}: {message}"
-                    ) from error
-                num_parts *= 2
+        choices = {}
+        for (name, table), kernels in zip(tables.items(), kernel_choices(task), strict=True):
+            types = _torchrec_types(table, problem)
+            types += tuple(further_types) if "column_wise" in types else ()
+            choices[name] = TableChoice(table, types, _least_width(table, task, num_parts), kernels)
+        plan, rating = stock_plan(task, choices, problem.memory.limits(task), problem.memory, **options)
+        return _placement(task, *read_sharding_plan(plan, tables)), rating
 
 
 def _fitted_options(problem: Problem) -> dict[str, Any]:
     """Arguments of `stock_plan` with which TorchRec's formulas have numbers that are fitted to the cost models."""
     from neuroshard_pipeline.torchrec_plan.perf_config import FittedPerfConfig
-    from neuroshard_pipeline.torchrec_plan.stock_planner import SortBy, topology_of
+    from neuroshard_pipeline.torchrec_plan.stock_planner import GreedyPerfPartitioner, SortBy, topology_of
 
     task, models = problem.task, problem.models
     cluster = Cluster(task.world_size, task.ranks_per_host, task.batch_size, task.optimizer)
     numbers = fit_numbers(models, cluster, shard_sets(task.tables, task.batch_size, task.world_size))
     config = FittedPerfConfig(numbers, topology_of(task, problem.memory.limits(task)))
-    return {"make_estimator": config.estimator, "sort_by": SortBy.PERF}
+    return {"make_estimator": config.estimator, "partitioner": GreedyPerfPartitioner(SortBy.PERF)}
 
 
 def _placement(task: ShardingTask, shards: tuple[Shard, ...], ranks: tuple[int, ...]) -> Placement:

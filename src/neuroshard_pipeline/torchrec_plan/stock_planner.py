@@ -16,12 +16,13 @@ from neuroshard_pipeline.torchrec_plan.modules import meta_collection
 from neuroshard_pipeline.torchrec_plan.structures import with_compute_kernel
 from neuroshard_pipeline.torchrec_plan.writer import COLUMN_SHARDING_TYPES, COMPUTE_KERNEL, REPLICA_KERNEL
 
-__all__ = ["PlannerError", "SortBy", "TableChoice", "stock_plan", "topology_of"]
+__all__ = ["GreedyPerfPartitioner", "PlannerError", "SortBy", "TableChoice", "stock_plan", "topology_of"]
 
 require_torchrec()
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology  # noqa: E402
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator  # noqa: E402
 from torchrec.distributed.planner.partitioners import GreedyPerfPartitioner, SortBy  # noqa: E402
+from torchrec.distributed.planner.perf_models import NoopPerfModel  # noqa: E402
 from torchrec.distributed.planner.shard_estimators import EmbeddingPerfEstimator  # noqa: E402
 from torchrec.distributed.planner.stats import NoopEmbeddingStats  # noqa: E402
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation  # noqa: E402
@@ -102,9 +103,9 @@ def stock_plan(
     memory_limits: Sequence[int],
     memory: Memory,
     make_estimator: Callable[..., ShardEstimator] = EmbeddingPerfEstimator,
-    sort_by: SortBy = SortBy.STORAGE,
-) -> ShardingPlan:
-    """The plan of TorchRec's `EmbeddingShardingPlanner`.
+    **options: Any,
+) -> tuple[ShardingPlan, float]:
+    """The plan of TorchRec's `EmbeddingShardingPlanner`, and its rating by TorchRec's performance model.
 
     Args:
         task: the task, whose constraints are not read. Its `host_memory_bytes` limit tables in host memory.
@@ -112,7 +113,7 @@ def stock_plan(
         memory_limits: bytes that tables may use on each rank.
         memory: the memory model.
         make_estimator: makes the performance estimator from `topology` and `constraints`.
-        sort_by: the order in which TorchRec places tables, by storage or by estimated cost.
+        options: further arguments of the planner, such as its proposers or its partitioner.
 
     Raises:
         PlannerError: TorchRec found no plan within the memory limits.
@@ -126,14 +127,15 @@ def stock_plan(
         topology=topology,
         batch_size=batch_size_per_rank,
         enumerator=_OrderedEnumerator(EmbeddingEnumerator(topology, batch_size_per_rank, constraints, estimators)),
-        partitioner=GreedyPerfPartitioner(sort_by),
         storage_reservation=FixedPercentageStorageReservation(0.0),
         stats=NoopEmbeddingStats(),
         constraints=constraints,
         debug=False,
+        **options,
     )
     with _without_replica_warnings():
-        return planner.plan(_model(tables), torchrec_sharders(task.comm_precision))
+        plan = planner.plan(_model(tables), torchrec_sharders(task.comm_precision))
+    return plan, NoopPerfModel(topology).rate(planner._best_plan)
 
 
 def topology_of(task: ShardingTask, memory_limits: Sequence[int], **bandwidths: float) -> Topology:

@@ -37,7 +37,7 @@ COMPUTE_KERNEL = "fused"
 REPLICA_KERNEL = "dense"
 
 #: The sharding types of TorchRec that place whole columns on any ranks.
-COLUMN_SHARDING_TYPES = ("table_wise", "column_wise")
+COLUMN_SHARDING_TYPES = ("table_wise", "column_wise", "table_column_wise")
 
 #: Types for which TorchRec divides the outputs of mean-pooled tables after ranks have added up their partial sums. For
 #: `grid_shard`, ranks add up partial sums, too, but TorchRec does not divide.
