@@ -6,10 +6,11 @@ r"""Compares sharders on full-scale tasks by the whole step, which the lab model
 
 Sharders see the shipped cost models for the H100. Their plans are judged without these models, by `lab.step`. A sharder
 may use all sharding types that it knows; `neuroshard_plus/columns` may only cut columns. `torchrec_tuned`
-(`tuned_torchrec.py`) is another name that `--sharders` takes. Prints, per suite and number of ranks: numbers of tasks solved, mean step times and seconds; the ratio of the mean of `neuroshard_plus` to that of
-every other sharder, on the tasks that both solved, with a 95 % bootstrap interval; errors; the mean parts of a step;
-and, per sharding type, its shares of tables, columns and ids, and medians over plans of a plan's median ids per sample,
-width, and rows divided by the samples of a rank. A sharder does not solve a task again if the file has its result.
+(`tuned_torchrec.py`) is another name that `--sharders` takes. Prints, per suite and number of ranks: numbers of tasks
+solved, mean step times and seconds; the ratio of the mean of `neuroshard_plus` to that of every other sharder, on the
+tasks that both solved, with a 95 % bootstrap interval; errors; the mean parts of a step; and, per sharding type, its
+shares of tables, columns and ids, and medians over plans of a plan's median ids per sample, width, and rows divided by
+the samples of a rank. A sharder does not solve a task again if the file has its result.
 """
 
 from __future__ import annotations

@@ -39,6 +39,20 @@ def test_a_pipelining_trainer_also_holds_the_next_batches():
     assert (more - one).tolist() == [(16 + 12) * B + 2 * 20 * LOCAL, 2 * 20 * LOCAL]
 
 
+def test_cut_tables_are_reordered_and_groups_of_one_module_keep_copies_of_ids_and_gradients():
+    halves = peak_memory(plan((Shard(TABLE, 0, 4), 0), (Shard(TABLE, 4, 4), 1)))
+    assert halves.gradients.tolist() == [OUT + 2 * OUT + OUT] * 2
+    other = Table("b", 1000, 8, 2.0)
+    rows = zip(row_shards(other, "row_wise", 2), range(2), strict=True)
+    both = peak_memory(plan((whole(TABLE), 0), *rows, tables=(TABLE, other)))
+    alone = [
+        peak_memory(plan((whole(TABLE), 0))),
+        peak_memory(plan(*zip(row_shards(TABLE, "row_wise", 2), (0, 1), strict=True))),
+    ]
+    assert both.gradients.tolist() == (sum(of.gradients for of in alone) + 2 * OUT).tolist()
+    assert both.ids.tolist() == (sum(of.ids for of in alone) + 2 * 20 * LOCAL).tolist()
+
+
 def test_row_shards_gather_all_gradients_and_replicas_hold_theirs_three_times():
     rows = zip(row_shards(TABLE, "row_wise", 2), range(2), strict=True)
     assert peak_memory(plan(*rows)).gradients.tolist() == [OUT + 2 * OUT] * 2
@@ -56,12 +70,15 @@ def test_row_shards_gather_all_gradients_and_replicas_hold_theirs_three_times():
     ],
 )
 def test_published_peaks(tables, pooling, pipelined, allocated, reserved):
-    """TorchRec's benchmark of trainers: 2 ranks, 32,768 samples each; it prints 1,000 MiB as GB."""
+    """TorchRec's benchmark of trainers: 2 ranks, 32,768 samples each; it prints 1,000 MiB as GB.
+
+    The largest table alone is cut by columns, so that it has a group of its own, here a module.
+    """
     unweighted, weighted = (
         [Table(f"{name}_{at}", 100_000, 256, pooling, is_weighted=name == "w", module=name) for at in range(count)]
         for name, count in zip("uw", tables, strict=True)
     )
-    half, large = Table("h", 100_000, 512, pooling, data_type="fp16"), Table("l", 10**6, 2048, pooling)
+    half, large = Table("h", 100_000, 512, pooling, data_type="fp16"), Table("l", 10**6, 2048, pooling, module="l")
     alone = [*unweighted, *weighted, half]
     shards = [*map(whole, alone), Shard(large, 0, 1024), Shard(large, 1024, 1024)]
     task = ShardingTask([*alone, large], 2, 65536, 2**40, pipelines_input_dist=pipelined)

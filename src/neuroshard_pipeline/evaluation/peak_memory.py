@@ -5,11 +5,14 @@ a rank then holds, in bytes, with its own samples' outputs `out` and the outputs
 
     outputs      out, which the dense part keeps for its backward pass
     gradients    out, and the buffers of the exchange that the group is in:
-                 column_wise  out + max(out, own): a copy per rank, then the copy that is sent or what is received
+                 column_wise  out + max(out, own): a copy per rank, then the copy that is sent and what is received;
+                              out once more if tables are cut, for the order of the columns
                  cut by rows  own, from the all_gather; across hosts also out
-                 sequences    out + max(out, own) until the rows are sent, own + max(out, own) afterwards
-    ids          those of its samples, and those that its lookups received; a pipelining trainer also holds both for the
-                 next batch, and those of the batch after it [torchrec#4067]
+                 sequences    own + max(out, own): what is received; and what is sent or, later, its permutation
+                 pooled groups that share a module with other groups make their part contiguous: out once more
+    ids          those of its samples, and those that its lookups received; modules with several groups also keep those
+                 that are sent. A pipelining trainer also holds all these for the next batch, and the ids of the batch
+                 after it [torchrec#4067]
 
 When the lookups run backward, `own` and 52 bytes per id are held [FBGEMM transpose_embedding_input: ids (8) and
 positions (4) before and after the sort, the sort's own buffers (12), distinct rows and their runs (16)].
@@ -17,6 +20,7 @@ Weights, optimizer states and dense gradients are those of `search.memory`; Dist
 of the gradients of replicas. Shapes: W ranks.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +30,7 @@ from neuroshard_pipeline.lab.step_groups import (
     FLOAT_BYTES,
     ID_BYTES,
     LENGTH_BYTES,
+    WEIGHT_BYTES,
     Group,
     columns,
     features,
@@ -37,8 +42,8 @@ from neuroshard_pipeline.lab.step_groups import (
 from neuroshard_pipeline.search.plan_data import PlanData
 from neuroshard_pipeline.tables.task import ShardingTask
 
-#: Buffers that PyTorch's allocator reserves per byte of them at the peak: median of six published peaks, 1.5 to 1.9
-#: (`memory` rows of data/01_raw/published/steps.yml). Weights and states are reserved as they are.
+#: Buffers that PyTorch's allocator reserves per byte of them at the peak: in the middle of four published peaks, 1.5 to 1.9
+#: (docs/lab.md). Weights and states are reserved as they are.
 RESERVED_PER_BUFFER = 1.7
 
 _SORT_BYTES = 52
@@ -95,13 +100,20 @@ def peak_memory(plan: PlanData, dense_bytes: float = 0.0) -> PeakMemory:
     """
     task, world = plan.task, plan.task.world_size
     groups = grouped(plan.shards, plan.ranks, task)
-    sent, came, outputs, own, exchanged, looked_up = np.sum([_buffers(group, task) for group in groups], axis=0)
+    modules = Counter(group.module for group in groups)
+    parts = np.sum([_buffers(group, task, modules[group.module] > 1) for group in groups], axis=0)
+    kept, came, outputs, own, exchanged, looked_up = parts
+    of_sample = sum(
+        LENGTH_BYTES * table.num_features + (ID_BYTES + WEIGHT_BYTES * table.is_weighted) * table.pooling_factor
+        for table in task.tables
+    )
+    batch = task.batch_size / world * of_sample
     tables = plan.memory.without_buffers().bytes_of_ranks(plan.shards, plan.ranks, task).astype(float)
     replicas = [group.on_ranks(lambda shard: shard.weight_bytes, world) for group in groups if group.is_replicated]
     sort_bytes = 0 if plan.compute_device == "cpu" else _SORT_BYTES
     return PeakMemory(
         tables=tables + sum(replicas),
-        ids=sent + came + task.pipelines_input_dist * (came + 2 * sent),
+        ids=batch + kept + came + task.pipelines_input_dist * (2 * batch + kept + came),
         outputs=outputs,
         gradients=np.maximum(outputs + exchanged, own + sort_bytes * looked_up),
         dense=np.full(world, dense_bytes),
@@ -109,8 +121,11 @@ def peak_memory(plan: PlanData, dense_bytes: float = 0.0) -> PeakMemory:
     )
 
 
-def _buffers(group: Group, task: ShardingTask) -> FloatArray:
-    """(6, W): bytes of ids sent and received, outputs, those of lookups, and buffers of their exchange; ids."""
+def _buffers(group: Group, task: ShardingTask, has_others: bool) -> FloatArray:
+    """(6, W): bytes of ids kept and received, outputs, those of lookups, and buffers of their exchange; ids.
+
+    `has_others`: whether its module has other groups.
+    """
     world, local = task.world_size, task.batch_size / task.world_size
     samples = local / group.copies(task)
     sent = samples * (LENGTH_BYTES * group.total(whole_features) + group.id_bytes * group.total(ids))
@@ -121,11 +136,14 @@ def _buffers(group: Group, task: ShardingTask) -> FloatArray:
     if not group.is_replicated:
         came += seen * LENGTH_BYTES * group.on_ranks(features, world) + group.id_bytes * looked_up
     own = seen * FLOAT_BYTES * group.on_ranks(columns, world) * (not group.is_replicated)
-    exchanged = out + np.maximum(out, own)
+    exchanged = own
     if group.is_sequence:
-        exchanged = 2 * np.maximum(out, own)
-    elif group.is_cut_by_rows:
-        exchanged = own + out * (group.kind != "row_wise" and task.num_hosts > 1)
-    elif group.is_replicated:
-        exchanged = own
-    return np.array([np.broadcast_to(part, world) for part in (sent, came, out, own, exchanged, looked_up)])
+        exchanged = own + np.maximum(out, own)
+    elif not group.is_replicated:
+        if not group.is_cut_by_rows:
+            exchanged = out * (1 + group.is_cut_by_columns) + np.maximum(out, own)
+        elif group.kind != "row_wise" and task.num_hosts > 1:
+            exchanged = own + out
+        exchanged = exchanged + out * has_others
+    parts = (sent * has_others, came, out, own, exchanged, looked_up)
+    return np.array([np.broadcast_to(part, world) for part in parts])

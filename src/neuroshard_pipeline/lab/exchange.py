@@ -289,8 +289,7 @@ def _converted(numbers: ArrayLike, job: Job) -> FloatArray:
 
 def _reordered(group: Group, numbers: ArrayLike, job: Job) -> FloatArray:
     """Time to put columns into the order of the model, if a table is cut by columns."""
-    is_cut = any(shard.embedding_dim < shard.table.embedding_dim for shard in group.shards)
-    return _copied(numbers, job) if is_cut else np.zeros(job.world_size)
+    return _copied(numbers, job) if group.is_cut_by_columns else np.zeros(job.world_size)
 
 
 def _to_each(received: FloatArray) -> FloatArray:

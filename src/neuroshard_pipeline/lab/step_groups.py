@@ -151,6 +151,11 @@ class Group:
         return self.kind in ("row_wise", "table_row_wise", "grid_shard", "host_row_wise")
 
     @property
+    def is_cut_by_columns(self) -> bool:
+        """Whether any shard has only some of the columns of its table."""
+        return any(shard.embedding_dim < shard.table.embedding_dim for shard in self.shards)
+
+    @property
     def is_replicated(self) -> bool:
         """Whether every rank has all tables of the group."""
         return self.kind == "data_parallel"
