@@ -42,7 +42,7 @@ from neuroshard_pipeline.lab.step_groups import (
 from neuroshard_pipeline.search.plan_data import PlanData
 from neuroshard_pipeline.tables.task import ShardingTask
 
-#: Bytes that the allocator of PyTorch reserves per byte of buffers at the peak. In four published peaks, it is 1.5 to 1.9
+#: Bytes that PyTorch's allocator reserves per byte of buffers at the peak: 1.5 to 1.9 in four published peaks
 #: (docs/lab.md). Weights and states are reserved as they are.
 RESERVED_PER_BUFFER = 1.7
 
