@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
 
 from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.torchrec_bridge import moving
 from neuroshard_pipeline.torchrec_bridge.train_check.params import DenseMode, ModelName, TrainingParams
-from neuroshard_pipeline.torchrec_bridge.train_check.sharding import shard_model
+from neuroshard_pipeline.torchrec_bridge.train_check.sharding import dense_optimizer, shard_model
+from neuroshard_pipeline.torchrec_bridge.train_check.steppers import rank_batch
 
+#: Of the dense network, where checkpoints have states of its optimizer.
+MOMENTUM = 0.9
 #: Per dense parameter: the first and the last value that this rank holds, its elements, and all elements.
 Held = list[tuple[float, float, int, int]]
 
@@ -36,3 +41,29 @@ def _held(parameter: torch.Tensor) -> tuple[float, float, int, int]:
     flat = own.flatten()
     ends = (float(flat[0]), float(flat[-1])) if len(flat) else (0.0, 0.0)
     return *ends, own.numel(), parameter.numel()
+
+
+def losses_with_checkpoints(
+    _: int,
+    __: int,
+    forms: Sequence[tuple[Plan, DenseMode]],
+    params: TrainingParams,
+    batches: Sequence[Any],
+    folder: str,
+) -> list[float]:
+    """Losses of this rank if DHEN trains two steps in every form, and goes on in the next form from a checkpoint."""
+    losses, device = [], torch.device("cpu")
+    for at, (plan, mode) in enumerate(forms):
+        model = shard_model(plan, "dhen", mode, params, device)
+        optimizer = dense_optimizer(model, params)
+        optimizer.param_groups[0]["momentum"] = MOMENTUM
+        if at > 0:
+            moving.load(f"{folder}/{at - 1}", model, [optimizer])
+        for number in (2 * at, 2 * at + 1):
+            optimizer.zero_grad()
+            loss, _ = model(rank_batch(plan.task, batches[number % len(batches)], device))
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        moving.save(f"{folder}/{at}", model, [optimizer])
+    return losses

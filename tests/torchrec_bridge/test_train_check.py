@@ -12,7 +12,7 @@ from torchrec_bridge.needs_torchrec import QUIET
 
 # isort: split
 from torchrec.datasets.utils import Batch
-from torchrec_bridge.dense_shards import dense_sizes
+from torchrec_bridge.dense_shards import MOMENTUM, dense_sizes, losses_with_checkpoints
 from torchrec_bridge.ranks import run_ranks
 from torchrec_bridge.training_params import PARAMS
 from torchrec_bridge.unsharded_dlrm import torchrecs_dlrm, unsharded_model
@@ -115,6 +115,19 @@ def test_fully_shard_shards_over_all_ranks_or_inside_hosts_and_what_it_leaves_is
         gathered = 3 * max(sum(each.nbytes for each in layer.parameters()) for layer in layers) if less else 0
         counted = [dense_memory_bytes(name, each, task, PARAMS) for each in (mode, "ddp")]
         assert counted[0] - counted[1] == gathered - 2 * less
+
+
+def test_checkpoints_load_under_another_plan_and_dense_mode(tmp_path):
+    task = replace(TASK, world_size=4, local_world_size=2)
+    a, b, c, d = TABLES
+    rows = zip(row_shards(c, "row_wise", 4), range(4), strict=True)
+    copies = [(whole(b, "data_parallel"), rank) for rank in range(4)]
+    cut = [(Shard(a, 0, 12), 3), (Shard(a, 12, 20), 1), (whole(d), 2), *rows, *copies]
+    whole_tables = Plan(task, tuple(whole(table) for table in TABLES), (0, 1, 2, 3), "tables", compute_device="cpu")
+    mixed = Plan(task, *zip(*cut, strict=True), "mixed", compute_device="cpu")
+    forms = [(whole_tables, "fsdp2"), (mixed, "hybrid"), (whole_tables, "ddp"), (mixed, "fsdp2")]
+    found = run_ranks(4, tmp_path, losses_with_checkpoints, forms, PARAMS, BATCHES, str(tmp_path), local_world_size=2)
+    np.testing.assert_allclose(np.mean(found, axis=0), unsharded("dhen", MOMENTUM), rtol=1e-4)
 
 
 def test_activations_are_counted_as_autograd_keeps_them():

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
 from neuroshard_pipeline.errors import PlanError
@@ -57,7 +58,7 @@ def parts_of(model: Any, optimizers: Optimizers) -> list[Part]:
     for name, parameter, optimizer in dense_parameters(model, optimizers):
         for key, value in optimizer.state[parameter].items():
             found.append(_dense_state(f"{name}/{key}", parameter, value, optimizer))
-    return found
+    return [part for part in found if part.tensor.numel()]
 
 
 def columns_of(name: str) -> tuple[str, int, int] | None:
@@ -109,5 +110,9 @@ def _dense_state(name: str, parameter: torch.Tensor, value: Any, optimizer: torc
 
 
 def _replica(name: str, value: torch.Tensor) -> Part:
+    """A tensor that is not TorchRec's: the whole of it, or this rank's part if `fully_shard` sharded it."""
+    if isinstance(value, DTensor):
+        (chunk,) = value.__create_chunk_list__()
+        return Part(name, tuple(value.shape), tuple(chunk.offsets), value.to_local().detach())
     values = value.detach().view(value.shape or (1,))
     return Part(name, tuple(values.shape), (0,) * values.dim(), values)

@@ -100,7 +100,9 @@ def prepared(model: Any, optimizers: Optimizers, theirs: Wholes) -> list[Part]:
         if not states and not any(key.startswith("momentum1") for key in given):
             for key, (size, dtype) in given.items():
                 shape, device = ((), None) if key == "step" else (size, parameter.device)
-                states[key] = torch.zeros(shape, dtype=dtype, device=device)
+                is_like = size == tuple(parameter.shape)  # the parameter may be a DTensor
+                empty = parameter.detach() if is_like else torch.empty(shape, device=device)
+                states[key] = torch.zeros_like(empty, dtype=dtype)
     return parts_of(model, optimizers)
 
 
