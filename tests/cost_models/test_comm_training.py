@@ -4,8 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from neuroshard_pipeline.cost_models import train_comm_model
-from neuroshard_pipeline.cost_models.comm_training import comm_data
+from neuroshard_pipeline.cost_models.comm_training import comm_data, train_comm_model
 from neuroshard_pipeline.errors import CostModelError
 
 from .machine import make_comm_sample, true_comm_ms

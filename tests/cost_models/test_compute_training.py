@@ -5,8 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from neuroshard_pipeline.cost_models import train_compute_model
-from neuroshard_pipeline.cost_models.compute_training import compute_data, fit_compute
+from neuroshard_pipeline.cost_models.compute_training import compute_data, fit_compute, train_compute_model
 from neuroshard_pipeline.cost_models.measured import ComputeData, split_samples
 from neuroshard_pipeline.cost_models.metrics import noise_floor_of
 from neuroshard_pipeline.errors import CostModelError

@@ -5,10 +5,10 @@ from typing import Any
 
 import pandas as pd
 
-from neuroshard_pipeline import cost_models
 from neuroshard_pipeline.cost_models import CommCostModel, CommTrainParams, ComputeCostModel, ComputeTrainParams
 from neuroshard_pipeline.cost_models.caveats import COSTS_ARE
 from neuroshard_pipeline.cost_models.modelled_step import ModelledStepParams, is_modelled, step_model_of_hardware
+from neuroshard_pipeline.cost_models.reduction_fitting import fit_reductions
 from neuroshard_pipeline.cost_models.reductions import ReductionCosts
 from neuroshard_pipeline.cost_models.step import StepCostModel
 from neuroshard_pipeline.torchrec_bridge.step_costs.fitting import MeasuredSteps
@@ -30,24 +30,30 @@ def train_compute(
     executor: WorkerParams,
 ) -> tuple[ComputeCostModel, Json, pd.DataFrame]:
     """Fit the compute cost model; return it with its metrics and held-out predictions."""
-    return cost_models.train_compute_model(samples, pool, costs, params, origin, settings, executor)
+    from neuroshard_pipeline.cost_models.compute_training import train_compute_model
+
+    return train_compute_model(samples, pool, costs, params, origin, settings, executor)
 
 
 def evaluate_by_group(model: ComputeCostModel, *frames: pd.DataFrame) -> tuple[Json, pd.DataFrame]:
     """Return metrics and predictions of the compute cost model by group of held-out samples (`accuracy_by_group`)."""
-    return cost_models.accuracy_by_group(model, *frames)
+    from neuroshard_pipeline.cost_models.group_accuracy import accuracy_by_group
+
+    return accuracy_by_group(model, *frames)
 
 
 def train_comm(
     samples: pd.DataFrame, costs: pd.DataFrame, params: CommTrainParams, origin: Json
 ) -> tuple[CommCostModel, Json, pd.DataFrame]:
     """Fit the forward and backward communication cost model; return it with its metrics and held-out predictions."""
-    return cost_models.train_comm_model(samples, costs, params, origin)
+    from neuroshard_pipeline.cost_models.comm_training import train_comm_model
+
+    return train_comm_model(samples, costs, params, origin)
 
 
 def fit_reduction_costs(samples: pd.DataFrame, costs: pd.DataFrame) -> tuple[Json, Json]:
     """Fit the costs of reductions; return them as JSON, and their accuracy."""
-    model, metrics = cost_models.fit_reductions(samples, costs)
+    model, metrics = fit_reductions(samples, costs)
     return model.to_json(), metrics
 
 
