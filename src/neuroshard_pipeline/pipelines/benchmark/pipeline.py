@@ -50,7 +50,7 @@ COMPARING = [
 
 
 def create_pipeline() -> Pipeline:
-    """Suites of tasks, cost models and policies → plans of every sharder → measured costs → verdicts, table, page."""
+    """Suites of tasks, cost models and policies → plans of every sharder → measured costs → verdicts and a text."""
     return Pipeline(
         [*SOLVING, *MEASURING, *COMPARING],
         namespace="benchmark",
