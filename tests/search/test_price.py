@@ -10,6 +10,7 @@ from neuroshard_pipeline.search.models import quantised
 from neuroshard_pipeline.search.plan import Placement, Plan
 from neuroshard_pipeline.search.price import cheapest_plans, embedding_cost_ms, price_plan, priced, start_skew_ms
 from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.sharders.registry import shard
 from neuroshard_pipeline.tables.constraints import Constraints
 from neuroshard_pipeline.tables.table import Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -163,3 +164,10 @@ def test_the_cheapest_plans_are_those_of_comparing_the_costs_of_all_ranks(seed):
 @cache
 def shipped_models():
     return load_cost_models("h100")
+
+
+def test_a_part_of_a_sequence_table_is_priced_in_the_kernel_of_the_whole_table():
+    """Changes that a plan does not make may cut the table, beside tables of other kernels."""
+    tables = [Table("s", 10**6, 16, 20.0, pooling="none"), Table("p", 10**6, 64, 5.0), Table("q", 10**5, 16, 5.0)]
+    plan = shard(ShardingTask(tables, 4, 8192, 2**34), load_cost_models("h100"))
+    assert plan.predicted_cost_ms > 0

@@ -125,10 +125,15 @@ class _WholeStepCompute:
         if len(self._kernels) == 1:
             return np.concatenate([embeddings, own_ms], axis=1)
         blocks = np.zeros((len(shards), len(self._kernels), embeddings.shape[1] + 1))
-        of_shards = [self._kernels[kernel_of(shard)] for shard in shards]
+        of_shards = [self._kernel(shard) for shard in shards]
         blocks[np.arange(len(shards)), of_shards, :-1] = embeddings
         blocks[np.arange(len(shards)), of_shards, -1] = 1.0
         return np.concatenate([blocks.reshape(len(shards), -1), own_ms], axis=1)
+
+    def _kernel(self, shard: Shard) -> int:
+        """The number of a shard's kernel; for a part of a sequence table, that of the whole table."""
+        found = self._kernels.get(kernel_of(shard))
+        return self._kernels[kernel_of(whole(shard.table))] if found is None else found
 
     def costs_from_sums(self, sums: FloatArray, batch_size: int) -> FloatArray:
         """Forward and backward ms (..., 2); the forward part holds what `StepPrices` adds."""
