@@ -1,6 +1,7 @@
 """`kedro run --pipeline replan` from a stored plan and from ids of two days, with the shipped models of the H100."""
 
 import json
+import re
 
 import pandas as pd
 import pyarrow as pa
@@ -78,7 +79,7 @@ def test_the_ids_of_two_days_give_a_verdict(tmp_path, capfd):
     assert text in capfd.readouterr().out
     assert TABLE.name in text
     assert "look up" in text
-    assert "Take 'same cuts': its move takes" in text
+    assert re.search(r"Take '[a-z ]+': ", text)
 
 
 def test_missing_input_is_named(tmp_path):

@@ -201,4 +201,4 @@ def test_reductions_of_host_tiers_cost_at_least_what_the_lab_says_and_little_mor
     plan = price_plan(problem, joined(problem, None, spread), "tried")
     judged = step_cost_ms(variant, plan.shards, plan.ranks, modelled_device("h100"), network_preset("h100-ib400"))
     assert 0.99 < np.mean(plan.predicted.reduction_ms) / judged.reduction_ms.mean() < most
-    assert plan.predicted_cost_ms == pytest.approx(judged.step_ms, rel=0.15)
+    assert plan.predicted_cost_ms == pytest.approx(judged.step_ms, rel=0.2)
