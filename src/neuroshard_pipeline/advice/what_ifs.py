@@ -27,11 +27,9 @@ def _same(today: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class WhatIf:
-    """A change of a task.
+    """A change of a task, by its name in words; two what-ifs of one topic exclude each other.
 
     Attributes:
-        name: the change in words.
-        topic: what it changes; two what-ifs of one topic exclude each other.
         change: makes the changed task; raises `TaskError` if it is impossible.
         costs: what it costs, in words.
         setting: how TorchRec or its trainer turns it on; empty if no setting does.

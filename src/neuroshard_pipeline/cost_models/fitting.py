@@ -121,13 +121,10 @@ def _batches(samples: IntArray, size: int, generator: torch.Generator) -> Iterat
 
 
 class FeatureRows:
-    """Scaled features of all samples. A sample has one row per shard (compute) or per rank (communication).
+    """Scaled features of all samples (R,), and work (R, P). A sample has one row per shard (compute) or per rank.
 
-    Attributes:
-        counts: (N,) rows per sample.
-        in_training: (R,) whether a row belongs to a training sample.
-        normalisation: statistics of the training rows.
-        work: (R, P) scaled work.
+    `counts` (N,) are the rows per sample; `in_training` (R,) says whether a row belongs to a training sample, whose
+    rows give the normalisation.
     """
 
     def __init__(

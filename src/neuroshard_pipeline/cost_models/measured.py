@@ -27,13 +27,10 @@ MIN_SAMPLES = 10
 
 @dataclass(frozen=True)
 class Measured(Generic[Sample]):
-    """Samples with their measured costs.
+    """N samples with their measured costs, and the number of samples left out because their measurement failed.
 
-    Attributes:
-        samples: N samples.
-        costs: per sample, forward and backward ms, finite and above 0: (2,) or (1, 2) for a compute sample, (W, 2) for
-            a collective of W ranks.
-        left_out: number of samples whose measurement failed; a collective failed if any rank failed.
+    Costs are forward and backward ms, finite and above 0: (2,) or (1, 2) for a compute sample, (W, 2) for a collective
+    of W ranks, which failed if any rank failed.
     """
 
     samples: tuple[Sample, ...]

@@ -94,12 +94,9 @@ class Normalisation(ArrayGroup):
 
 @dataclass(frozen=True)
 class Network:
-    """A trained ensemble.
+    """A trained ensemble: float64 arrays by name, whose first dimension is the members, and the features' scaling.
 
-    Attributes:
-        weights: float64 arrays by name; their first dimension is the ensemble members.
-        normalisation: scaling of the features.
-        calibration: calibration of the prediction intervals; None until training has calibrated the network.
+    The calibration of the prediction intervals is None until training has calibrated the network.
     """
 
     weights: dict[str, FloatArray]

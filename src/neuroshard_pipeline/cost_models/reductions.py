@@ -61,12 +61,10 @@ def group_of(world_size: int, ranks_per_host: int | None) -> Group:
 
 @dataclass(frozen=True)
 class Curve:
-    """Cost of one collective on one group.
+    """Cost of one collective on one group: (K,) costs, nowhere falling, at measured sizes, ascending.
 
-    Attributes:
-        size_bytes: (K,) measured sizes, ascending, above 0.
-        cost_ms: (K,) costs, above 0, nowhere falling.
-        log_error: part of an interval's log half width that is due to the group being unmeasured; 0 if it is measured.
+    `log_error` is the part of an interval's log half width that is due to the group being unmeasured; 0 if it is
+    measured.
     """
 
     size_bytes: FloatArray

@@ -29,13 +29,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """Percentile confidence intervals from resampled tasks. The same seed gives the same intervals.
-
-    Attributes:
-        confidence: confidence level of the intervals, between 0 and 1.
-        resamples: number of resamples R.
-        seed: seed of the resampling.
-    """
+    """Percentile confidence intervals from R resampled tasks. The same seed gives the same intervals."""
 
     confidence: float
     resamples: int
@@ -65,12 +59,9 @@ class Bootstrap:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How sharders are compared.
+    """How sharders are compared: by measured or predicted costs (the basis), which statements name.
 
-    Attributes:
-        bootstrap: computes the confidence intervals.
-        least_tasks: minimum number of tasks for a confidence interval and a verdict.
-        basis: whether measured or predicted costs are compared. The statements name the basis.
+    A confidence interval and a verdict need at least `least_tasks` tasks.
     """
 
     bootstrap: Bootstrap

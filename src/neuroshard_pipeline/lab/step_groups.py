@@ -129,14 +129,9 @@ class Job:
 
 @dataclass(frozen=True)
 class Group:
-    """The shards of one module and sharding type.
+    """The shards of one module and sharding type, with `ranks[i]` for `shards[i]`, (S,).
 
-    Attributes:
-        module: the module.
-        kind: the sharding type.
-        shards: all shards of the group.
-        ranks: rank of each shard, (S,).
-        exchanged: the shards with the ids that they receive (`tables.dedup`), (S,).
+    `exchanged` are the shards with the ids that they receive (`tables.dedup`).
     """
 
     module: EmbeddingModule

@@ -39,14 +39,11 @@ _OF_ALL_TYPES = 0.5  # share of plans whose tables may have any type; the others
 
 @dataclass(frozen=True)
 class StepSamples:
-    """Work and modelled cost of the ranks of many plans; all plans have the same number of ranks.
+    """Work (N, Q) and modelled cost of the ranks of many plans (`plan`, (N,)); all plans have the same number of ranks.
 
-    Attributes:
-        work: quantities of every rank, (N, Q).
-        cost_ms: milliseconds per part, (N,) each; 0 if a plan has no such part. `module` includes what weights of
-            ids add to lookups, because the compute cost model predicts lookups without them. `input_dist` leaves out
-            the search for repeated ids and the division among tiers, whose price is `sequences.search_us_per_id`.
-        plan: index of the plan of every rank, (N,).
+    `cost_ms` holds milliseconds per part, (N,) each; 0 if a plan has no such part. `module` includes what weights of
+    ids add to lookups, because the compute cost model predicts lookups without them. `input_dist` leaves out the search
+    for repeated ids and the division among tiers, whose price is `sequences.search_us_per_id`.
     """
 
     work: FloatArray

@@ -27,12 +27,9 @@ _DIGEST_LENGTH = 12
 class Chunk:
     """Samples that one team of worker processes measures one after another, and that are saved as one record.
 
-    Attributes:
-        key: key of the record, `<campaign>/<visit>/<content>`.
-        visit: number of the round of visits, from 0.
-        indices: positions of the chunk's samples among all samples, in the order in which they are measured.
-        group: world size of the collectives, which determines the team that measures them; 0 for compute samples.
-        replica: whether the chunk belongs to the second, independent measurement for the noise floor.
+    The key is `<campaign>/<visit>/<content>`, with the number of the round of visits, from 0. `indices` are the
+    positions of the samples among all samples, in order. The group is the world size of the collectives, 0 for compute
+    samples. A replica belongs to the second, independent measurement for the noise floor.
     """
 
     key: str

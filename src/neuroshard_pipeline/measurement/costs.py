@@ -36,12 +36,9 @@ _COMPARED = {"forward": ["forward_ms"], "backward": ["backward_ms"], "total": ["
 
 
 class CampaignSummary(NamedTuple):
-    """What is known about a finished campaign besides its costs.
+    """What is known about a finished campaign besides its costs; its date is the time of the last visit (UTC).
 
-    Attributes:
-        date: time of the last visit (ISO 8601, UTC), None if nothing was measured.
-        noise_floor: see `relative_disagreement`, or `no_disagreement` if nothing was measured.
-        other_programs: see `other_programs_share`; None if nothing was measured, or on GPUs.
+    Date and `other_programs` (`other_programs_share`) are None if nothing was measured; the latter also on GPUs.
     """
 
     date: str | None

@@ -76,11 +76,9 @@ def batches_of(samples: Iterable[ComputeSample]) -> list[Batch]:
 @final
 @dataclass(frozen=True)
 class IdFiles:
-    """The files of one folder.
+    """The files of one folder, with ids of one seed. The folder is created when the first file is written.
 
-    Attributes:
-        folder: the folder; it is created when the first file is written. With None, every call draws the ids.
-        seed: seed of the ids.
+    Without a folder, every call draws the ids.
     """
 
     folder: Path | None

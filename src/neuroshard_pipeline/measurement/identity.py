@@ -72,13 +72,7 @@ def name_of(identity: Identity) -> str:
 
 
 class OtherCampaign(NamedTuple):
-    """Stored records that a campaign does not use.
-
-    Attributes:
-        name: name of the campaign that stored the records.
-        keys: keys of the records.
-        difference: why they are not used: the fields in which the two identities differ, with both values.
-    """
+    """Name and keys of stored records that a campaign does not use, and the fields in which the identities differ."""
 
     name: str
     keys: tuple[str, ...]

@@ -30,12 +30,9 @@ _MOST_ROUNDS = 60
 
 @dataclass(frozen=True)
 class Home:
-    """Where the columns are now.
+    """The columns of every unit that each rank has now (U, W), and bytes that move with one (U,), 0 for new tables.
 
-    Attributes:
-        columns: (U, W) columns of every unit that each rank has.
-        column_bytes: (U,) bytes that move with a column; 0 for new tables.
-        sends: (U,) whether a rank that gives columns away sends them; a replica need not.
+    `sends` (U,) says whether a rank that gives columns away sends them; a replica need not.
     """
 
     columns: IntArray

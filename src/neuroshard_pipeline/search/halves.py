@@ -65,11 +65,7 @@ class _Exchange:
 
 
 class _Exchanges:
-    """The column shards of a placement, and their ranks, which exchanges change.
-
-    Attributes:
-        rank: (N,) rank of every column shard.
-    """
+    """The column shards of a placement, and their ranks (N,), which exchanges change."""
 
     def __init__(self, problem: Problem, placement: Placement, movable: BoolArray, of_ranks_ms: FloatArray) -> None:
         self._problem, self._given, self._places = problem, placement, np.flatnonzero(movable)

@@ -56,11 +56,7 @@ def improved_on_hosts(problem: Problem, placement: Placement, usable: Usable) ->
 
 
 class _HostSearch:
-    """The `table_row_wise` and `grid_shard` tables of a placement that may be cut into column blocks (`grid_shard`).
-
-    Attributes:
-        blocks: their column blocks in the placement.
-    """
+    """The `table_row_wise` and `grid_shard` tables of a placement that may be cut into column blocks (`grid_shard`)."""
 
     def __init__(self, problem: Problem, placement: Placement, usable: Usable) -> None:
         self._problem, self._usable, task = problem, usable, problem.task

@@ -78,11 +78,7 @@ def tier_variants(problem: Problem, usable: Usable) -> list[ShardingTask]:
 
 
 class _TierSearch:
-    """Estimates of the cost of a step with tiers.
-
-    Attributes:
-        family: the cuts that are considered.
-    """
+    """Estimates of the cost of a step with tiers, for the cuts of a family."""
 
     def __init__(self, problem: Problem, step: StepCostModel, usable: Usable, family: CutFamily) -> None:
         self.family = family

@@ -120,14 +120,10 @@ def _reduction_slope_ms(step: StepCostModel, ranks: int, ranks_per_host: int) ->
 
 @dataclass(frozen=True)
 class CuttableTable:
-    """A sequence table that may be cut into tiers; its popularity curve has K segments.
+    """A sequence table that may be cut into tiers, its curve, which has K segments, and the kinds of tiers it may get.
 
-    Attributes:
-        table: the table.
-        curve: its popularity curve.
-        kinds: the kinds of tiers that the search may give it.
-        rows: rows up to the end of every segment of the curve, (K,).
-        ids: mean ids per step that ranks send each other for a row of each segment, descending, (K,).
+    `rows` (K,) are the rows up to the end of every segment of the curve, `ids` (K,) the mean ids per step that ranks
+    send each other for a row of each segment, descending.
     """
 
     table: Table

@@ -54,16 +54,11 @@ class MeasuredSteps(NamedTuple):
 
 @dataclass(frozen=True)
 class StepData:
-    """Measured steps of plans on one number of ranks.
+    """Measured steps of plans on one number of ranks, with the number of the task of every plan, (P,).
 
-    Attributes:
-        models: predict lookups, all-to-alls and reductions; their prices of steps have no effect.
-        parts: predicted parts of every plan's step.
-        batch_size: global batch size of every plan, (P,).
-        work: quantities of every rank, (P, W, Q).
-        input_dist_ms: measured input dist, (P, W).
-        step_ms: measured step of the slowest rank, (P,).
-        task: number of the task of every plan, (P,).
+    The models predict lookups, all-to-alls and reductions; their prices of steps have no effect. For every plan, there
+    are the predicted parts of its step, its global batch size (P,), the quantities of every rank (P, W, Q), the
+    measured input dist (P, W), and the measured step of the slowest rank (P,).
     """
 
     models: CostModels

@@ -136,13 +136,9 @@ class TierIndex:
 def tiered_tables(
     rows: Mapping[str, int], cuts: Mapping[str, Cuts], popular_rows: Mapping[str, PopularRows]
 ) -> list[TieredTable]:
-    """The tables with their popular ids.
+    """The tables with their numbers of rows and their popular ids.
 
-    Args:
-        rows: number of rows of every table.
-        cuts: the cuts of tables with tiers.
-        popular_rows: for every table with tiers, at least as many ids as it has hot and host rows, the most popular
-            first.
+    The popular rows of a table with tiers are at least as many as it has hot and host rows, the most popular first.
 
     Raises:
         PlanError: cuts name an unknown table or take more rows than their table has, or popular ids are too few, not

@@ -53,12 +53,9 @@ class TieredIds(Multistreamable):
 class TieredContext(Multistreamable):
     """What one step must remember between its parts.
 
-    Attributes:
-        cold: the context of TorchRec's module.
-        split: the tiers of the ids, and their rows in these tiers.
-        request: the request for host rows.
-        features: the ids of all features, in the order in which the module processes the features.
-        inverse: (N,) for every id its place among the distinct ids, or None if ids are not deduplicated.
+    It consists of the context of TorchRec's module, the tiers of the ids with their rows in these tiers, the request
+    for host rows, the ids of all features in the order in which the module processes them, and for every id its place
+    among the distinct ids (N,), or None if ids are not deduplicated.
     """
 
     cold: Any

@@ -21,13 +21,7 @@ _DENSE_STREAM = 1
 
 @dataclass(frozen=True)
 class Batch:
-    """One global batch of B samples.
-
-    Attributes:
-        dense: dense features, (B, 13).
-        ids: the ids of every table, in the order of the tables.
-        labels: 0 or 1, (B,).
-    """
+    """One global batch of B samples: dense features (B, 13), ids of every table in order, and labels 0 or 1 (B,)."""
 
     dense: NDArray[np.float32]
     ids: tuple[TableIds, ...]

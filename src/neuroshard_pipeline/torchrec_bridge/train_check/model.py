@@ -73,12 +73,9 @@ def dense_network(name: ModelName, tables: Sequence[Table], params: TrainingPara
 
 
 class RankingModel(nn.Module):
-    """Embedding tables on the meta device, and a dense network on the CPU with seeded weights.
+    """Embedding tables on the meta device, with a feature of the same name each, and a named dense network on the CPU.
 
-    Args:
-        name: which dense network.
-        tables: every table has one feature of the same name.
-        params: sizes of the dense network.
+    The weights of the dense network are seeded.
     """
 
     def __init__(self, name: ModelName, tables: Sequence[Table], params: TrainingParams) -> None:
@@ -114,13 +111,7 @@ def initial_columns(table: Table, column_offset: int, width: int, seed: int) -> 
 
 
 def keyed_ids(names: Sequence[str], ids: Sequence[TableIds], part: slice) -> KeyedJaggedTensor:
-    """The ids of the samples in `part` of one batch; lengths are int32, as in TorchRec's own data sets.
-
-    Args:
-        names: names of T features.
-        ids: the ids of T features in the whole batch.
-        part: a range of samples, with start and stop.
-    """
+    """The ids of the samples in `part`, a slice of one batch, of T features; their lengths are int32, as TorchRec's."""
     values = [of.indices[of.offsets[part.start] : of.offsets[part.stop]] for of in ids]
     lengths = [np.diff(of.offsets[part.start : part.stop + 1]).astype(np.int32) for of in ids]
     return KeyedJaggedTensor(

@@ -26,10 +26,7 @@ def state_problem(
 ) -> tuple[ShardingTask, tuple[Batch, ...]]:
     """The task and its batches. With a Criteo file, pooling factors and profiles are measured on the file's samples.
 
-    Args:
-        tasks: `augment.sharding_tasks`.
-        params: where tables and samples come from, and the ranks.
-        training: the models, whose dense networks take a part of the memory, and the trainer.
+    `tasks` is `augment.sharding_tasks`. The dense networks of the models in `training` take a part of the memory.
 
     Raises:
         NeuroShardError: TorchRec is missing, the samples cannot be read or do not match; or as `stated_task`.

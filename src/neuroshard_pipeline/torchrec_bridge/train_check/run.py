@@ -26,13 +26,8 @@ def train_under_plans(
     """Train every model from the same weights with the same batches under every plan and dense mode, in turns.
 
     The ranks hold all models at the same time. The turns of each can therefore be spread over the whole run, so that a
-    disturbance of the machine affects all alike. One plan is measured twice (`evaluation.steps.plans_to_time`).
-
-    Args:
-        plans: plans of one task, each made by a different sharder.
-        batches: global batches, which are trained in a cycle.
-        params: parameters of the models, of their training and of the timed steps.
-        progress: wraps the iteration over groups of plans.
+    disturbance of the machine affects all alike. One plan is measured twice (`evaluation.steps.plans_to_time`). The
+    plans are of one task, each made by a different sharder; the batches are trained in a cycle.
 
     Returns:
         One row per step and rank, with networks also per network: `task_id, sharder, model, dense, network, round,

@@ -91,13 +91,8 @@ class DenseAlone(nn.Module):
 class Steps:
     """Timed steps of a model on this rank, which begin together on all ranks; the batches come in a cycle.
 
-    Args:
-        model: returns the loss, and a tuple that begins with the loss.
-        dense: its dense network.
-        optimizer: what the backward pass does not update.
-        batches: this rank's part of the batches.
-        params: the trainer; a dense network alone has nothing to pipeline.
-        now: the clock.
+    The model returns the loss, and a tuple that begins with the loss. The optimizer does what the backward pass does
+    not update. A dense network alone has nothing to pipeline.
     """
 
     def __init__(
