@@ -40,12 +40,10 @@ class CriteoFileError(NeuroShardError):
 
 @dataclass(frozen=True)
 class CriteoBatch:
-    """Consecutive samples of a file.
+    """Consecutive samples of a file: labels (B,), 1 for a click, integer and category features.
 
-    Attributes:
-        labels: (B,) 1 for a click, otherwise 0.
-        integers: (B, 13) log(1 + x) of every integer feature x; 0 if x is negative or missing.
-        categories: (B, 26) values of the category features; `MISSING` where a value is missing.
+    An integer x is given as log(1 + x), 0 if it is negative or missing, (B, 13), and a missing category as `MISSING`,
+    (B, 26).
     """
 
     labels: NDArray[np.float32]

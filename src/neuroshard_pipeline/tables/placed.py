@@ -26,14 +26,10 @@ _FEW_PRODUCTS = 1000
 
 @dataclass(frozen=True)
 class PlacedShards:
-    """Shards of one plan that ranks hold.
+    """The distinct shards of one plan that W ranks hold, in the order of their first occurrence.
 
-    Attributes:
-        shards: the distinct shards, in the order of their first occurrence.
-        world_size: number of ranks, W.
-        number: (N,) ascending indices of distinct shards.
-        rank: (N,) a rank that holds the shard, ascending for every shard.
-        count: (N,) how often the rank holds the shard.
+    Entry i says that `rank[i]` holds the shard `number[i]`, `count[i]` times, (N,); numbers ascend, and ranks for a
+    number.
     """
 
     shards: list[Shard]

@@ -49,9 +49,8 @@ _MEAN_ERROR = 0.02
 class PopularityCurve:
     """Share of ids that look up the most popular rows: a concave curve, linear between its points.
 
-    Attributes:
-        rows: numbers of most popular rows, ascending from 0 to all rows of the table, (K,).
-        shares: expected share of the ids that look up the `rows[k]` most popular rows, from 0 to 1, (K,).
+    `rows` (K,) are numbers of most popular rows, ascending from 0 to all rows of the table; `shares` (K,) are the
+    expected shares of the ids that look them up, from 0 to 1.
     """
 
     rows: FloatArray

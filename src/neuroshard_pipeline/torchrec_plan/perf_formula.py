@@ -31,12 +31,9 @@ _BYTES_PER_ID = 8
 
 @dataclass(frozen=True)
 class LookupFormula:
-    """TorchRec's formula for lookups, with a bandwidth and coefficients.
+    """TorchRec's formula for lookups: a bandwidth, and coefficients (D, 3) of the bytes of ids, rows and outputs.
 
-    Attributes:
-        bytes_per_ms: bandwidth of lookups.
-        coefficients: (D, 3) of the bytes of ids, rows and outputs.
-        least_width: the forward formula counts at least this many columns for every row that it reads.
+    The forward formula counts at least `least_width` columns for every row that it reads.
     """
 
     bytes_per_ms: float
@@ -66,11 +63,8 @@ class FormulaErrors:
 class FittedNumbers:
     """The bandwidths and coefficients of TorchRec's formulas for one task or kind of tasks.
 
-    Attributes:
-        lookups: the formula of column shards.
-        row_lookups: the formula of shards whose table is cut by rows, or None if it is that of column shards.
-        replica_lookups: the formula of replicas, or None if it is that of column shards.
-        bytes_per_ms: bandwidths by TorchRec's name of the collective, and by whether it spans several hosts.
+    The formulas of shards whose table is cut by rows, and of replicas, are None if they are that of column shards
+    (`lookups`). `bytes_per_ms` are by TorchRec's name of the collective, and by whether it spans several hosts.
     """
 
     lookups: LookupFormula

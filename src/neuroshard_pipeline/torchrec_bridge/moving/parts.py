@@ -23,13 +23,9 @@ Optimizers = Sequence[torch.optim.Optimizer]
 
 
 class Part(NamedTuple):
-    """A rectangle of a whole tensor, on this rank.
+    """A rectangle of a whole tensor, on this rank: name and size of the whole tensor, and where the rectangle begins.
 
-    Attributes:
-        name: name of the whole tensor.
-        size: size of the whole tensor.
-        offsets: where the rectangle begins, per dimension.
-        tensor: its values; who writes into them changes the model or the optimizer.
+    Who writes into its values (`tensor`) changes the model or the optimizer.
     """
 
     name: str

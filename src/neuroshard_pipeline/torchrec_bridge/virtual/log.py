@@ -26,12 +26,10 @@ class Collective(NamedTuple):
 
 
 class Event(NamedTuple):
-    """One entry of a log.
+    """One entry of a log: a `mark` of the clock, the `start` of a collective, or the begin of a `wait` for its end.
 
-    Attributes:
-        kind: a `mark` of the clock, the `start` of a collective, or the begin of a `wait` until it is done.
-        cpu_s: CPU seconds of the rank since the event before. Time in gloo, and in waiting, does not count.
-        number: number of the mark or of the collective.
+    `cpu_s` are the CPU seconds of the rank since the event before; time in gloo, and in waiting, does not count.
+    `number` is that of the mark or of the collective.
     """
 
     kind: Literal["mark", "start", "wait"]

@@ -22,13 +22,10 @@ _QUANTILE = 0.25
 
 @dataclass
 class RankTimes:
-    """The times of one rank in a step, in ms from the start of the step.
+    """The times of one rank in a step, in ms from the start of the step: those of the marks in its log, and CPU time.
 
-    Attributes:
-        marks_ms: the times of the marks in its log.
-        computed_ms: CPU time.
-        transfer_ms: time in which the rank stands still for the transfers of its collectives.
-        waiting_ms: time in which it stands still because another rank has not started a collective yet.
+    `transfer_ms` is the time in which the rank stands still for the transfers of its collectives, `waiting_ms` that in
+    which it stands still because another rank has not started a collective yet.
     """
 
     marks_ms: list[float] = field(default_factory=list)
