@@ -64,7 +64,7 @@ def stories(models: ns.CostModels) -> Iterator[Story]:
         memory_bytes=int(0.6 * (others + grown.weight_bytes)),
     )
     yield Story("a table grown beyond its rank", plan, tight)
-    yield Story("half of the popular rows changed", plan, changed(task, "popularity", rng))
+    yield Story("other ids", plan, changed(task, "popularity", rng))
     yield Story("a plan by TorchRec's planner", ns.shard(task, models, "torchrec"), task)
 
 
