@@ -1,9 +1,9 @@
 """The choices of a change of plan: keep, move at most some bytes per rank, and free; each with its step and its move.
 
 The search starts from the present plan (`kept`) and makes the changes that gain most per moved byte (`descent`), with
-the sharding types of the present plan and with those of a plan from nothing. The free choice is the cheapest of all
-that were found and of the plan from nothing. Whatever is found, tables go back to their present places where that costs
-nothing (`search`).
+the sharding types of the present plan, with those of a plan from nothing, and with types in between. The free choice is
+the cheapest of all that were found and of the plan from nothing. Whatever is found, tables go back to their present
+places where that costs nothing (`search`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from neuroshard_pipeline.sharders.registry import on_hosts_of
 from neuroshard_pipeline.tables.task import ShardingTask
 
 KEEP, FREE = "keep", "free"
+#: A choice that is not cheaper by this share than one that moves less is left out.
+LEAST_GAIN = 1e-4
 #: Without limits from the caller, the choices between keep and free move these shares of the bytes of the free choice.
 _SHARES_OF_FREE = (0.25, 0.5)
 _GIB = 2**30
@@ -131,7 +133,7 @@ def _choices(search: NearSearch, present: Present, named: Sequence[tuple[str, Pl
     keep_ms = None if search.kept is None else search.cost_ms(search.kept)
     before_ms = float("inf")
     for name, placement in named:
-        if placement is None or (name != FREE and search.cost_ms(placement) >= before_ms):
+        if placement is None or (name != FREE and search.cost_ms(placement) >= (1 - LEAST_GAIN) * before_ms):
             continue
         before_ms = search.cost_ms(placement)
         problem = search.problem.of(placement)

@@ -14,7 +14,7 @@ import numpy as np
 
 from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.errors import TaskError
-from neuroshard_pipeline.replanning.choices import FREE, KEEP, Choice, Replan, replan
+from neuroshard_pipeline.replanning.choices import FREE, KEEP, LEAST_GAIN, Choice, Replan, replan
 from neuroshard_pipeline.replanning.moved import Move, move_of, moved_bytes
 from neuroshard_pipeline.replanning.other_day import (
     DayIds,
@@ -73,7 +73,8 @@ def replan_day(
     for name, plan, popular in ways:
         priced = on_ids(plan, popular, judged, models)
         saved_ms = _predicted_ms(keep) - _predicted_ms(priced)
-        if name == KEEP or saved_ms > max(choice.saved_ms for choice in found):
+        least_ms = min((_predicted_ms(choice.plan) for choice in found), default=np.inf)
+        if _predicted_ms(priced) < (1 - LEAST_GAIN) * least_ms:
             found.append(Choice(name, priced, _move((present, rows), (priced, popular), models), saved_ms))
     problems = tuple(_shares_sentences(present, rows, judged))
     judgement = Judgement(problems, keep.predicted, keep.memory_bytes, keep.memory.limits(keep.task))

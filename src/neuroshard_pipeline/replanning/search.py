@@ -28,10 +28,12 @@ from neuroshard_pipeline.sharders.registry import solve_all
 from neuroshard_pipeline.tables.table import Shard
 from neuroshard_pipeline.tables.task import ShardingTask
 
+#: Number of sets of sharding types between the present ones and those from nothing.
+_NUM_MIXES = 3
 #: Most prices for tables that go back to their present places; most tables on the busiest port that are tried for this.
 _MOST_RETURNS, _NUM_RETREATS = 64, 8
 #: With more tables, a price takes so long that fewer returns are tried, in proportion, and no retreats.
-_MANY_TABLES = 200
+_MANY_TABLES = 100
 #: Number of layouts of a descent, the cheapest ones, that are tried until one moves few enough bytes.
 _NUM_ENDS = 8
 
@@ -140,11 +142,19 @@ class NearSearch:
         return None
 
     def _spreads(self) -> Iterator[Spread]:
-        """The spread tables of the kept placement, and tables with the types of the fresh one."""
+        """The spread tables of the kept and of the fresh placement, and some in between, the smallest tables first."""
         assert self.kept is not None, "the caller has checked it"
         old = kept_spread(self._present, self.problem, self.kept)
         yield old
-        if self.fresh.task is None and (types := spread_of(self.fresh).types) != old.types:
+        if self.fresh.task is not None:
+            return
+        new = spread_of(self.fresh)
+        differing = [n for n in {**old.types, **new.types} if old.types.get(n) != new.types.get(n)]
+        sizes = {table.name: table.weight_bytes for table in self.problem.task.tables}
+        differing.sort(key=lambda name: sizes[name])
+        for count in {len(differing) * part // _NUM_MIXES: None for part in range(1, _NUM_MIXES + 1) if differing}:
+            types = {name: kind for name, kind in old.types.items() if name not in differing[:count]}
+            types |= {name: new.types[name] for name in differing[:count] if name in new.types}
             with suppress(DoesNotFitError):
                 yield placed_spread(types, self._present, self.problem)
 
