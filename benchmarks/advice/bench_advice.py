@@ -28,11 +28,12 @@ from scipy.stats import kendalltau
 
 import neuroshard_pipeline as ns
 from neuroshard_pipeline.advice import Line
+from neuroshard_pipeline.lab.network_presets import network_preset
 from neuroshard_pipeline.report.advice_page import advice_text
 from neuroshard_pipeline.tables.frames import tasks_from_frame
 from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams
 from neuroshard_pipeline.torchrec_bridge.truth.steps import measure_steps, task_batches
-from neuroshard_pipeline.torchrec_bridge.virtual.networks import modelled_network, named_network
+from neuroshard_pipeline.torchrec_bridge.virtual.networks import modelled_network
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks" / "search"))
@@ -65,7 +66,7 @@ def measured_ms(lines: list[Line], is_virtual: bool) -> dict[str, float]:
     ]
     batches, rng = task_batches(plans, PARAMS), np.random.default_rng(0)
     orders = [[plans[at] for at in rng.permutation(len(plans))] for _ in range(PASSES)]
-    networks = {VIRTUAL: modelled_network(named_network(VIRTUAL, 2))} if is_virtual else None
+    networks = {VIRTUAL: modelled_network(network_preset(VIRTUAL, 2))} if is_virtual else None
     passes = [measure_steps(order, batches, PARAMS, networks=networks) for order in orders]
     frame = pd.concat([steps.assign(turn=number) for number, steps in enumerate(passes)]).query("timed")
     slowest = frame.groupby(["task_id", "turn", "step"])["step_ms"].max()
