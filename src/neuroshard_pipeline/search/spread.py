@@ -240,10 +240,12 @@ def _column_blocks(
     for name in (name for name, sharding_type in types.items() if sharding_type == "column_wise"):
         groups[sequence_group(tables[name])].append(tables[name])
     for group in groups.values():
-        width = group[0].embedding_dim
-        while width % (2 * COLUMN_GRANULARITY) == 0 and any(
-            memory.shard_bytes(Shard(table, 0, width), task) > max(memory.limits(task)) for table in group
-        ):
+        width, most = group[0].embedding_dim, max(memory.limits(task))
+        own = [task.constraints.of(table.name) for table in group]
+        least = max(width // min(each.max_shards or width, width // min(each.min_width, width)) for each in own)
+        while width % (2 * COLUMN_GRANULARITY) == 0 and width // 2 >= least:
+            if all(memory.shard_bytes(Shard(table, 0, width), task) <= most for table in group):
+                break
             width //= 2
         found += [Shard(table, at, width) for table in group for at in range(0, table.embedding_dim, width)]
     return sorted(found, key=lambda shard: -memory.shard_bytes(shard, task))
