@@ -151,3 +151,18 @@ def test_sequence_tables_that_fit_no_rank_are_cut_into_as_many_columns_each():
     assert types_of(plan)["few"] == "column_wise"
     assert len(widths) == 1
     assert max(widths) < 32
+
+
+@pytest.mark.parametrize("limits", [{"min_width": 32}, {"max_shards": 1}])
+def test_constraints_on_columns_hold_where_only_narrower_blocks_would_fit(limits):
+    """Five ranks cannot share eight rows evenly, and a pooled table may only be cut into blocks of rows and columns."""
+    sequence = Table("few", 8, 32, 3.0, pooling="none")
+    pooled = ShardingTask([Table("wide", 4096, 64, 3.0)], 4, 512, 2**20, local_world_size=2)
+    forced = Constraints(**{"max_shards": 2, **limits}, sharding_types=("grid_shard",))
+    plan = plan_of(replace(pooled, constraints=forced), step_models())
+    widths = {shard.column_offset: shard.embedding_dim for shard in plan.shards}
+    assert min(widths.values()) >= forced.min_width
+    assert len(widths) <= forced.max_shards
+    room = round(0.7 * WEIGHTS_AND_OPTIMIZER.table_bytes(sequence, 32, ShardingTask([sequence], 5, 640, 2**30)))
+    with pytest.raises(DoesNotFitError):
+        plan_of(ShardingTask([sequence], 5, 640, room, constraints=Constraints(**limits)), step_models())
