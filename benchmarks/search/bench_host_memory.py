@@ -3,8 +3,10 @@ r"""Compares plans of NeuroShard and of TorchRec's planner for modelled H100s wi
     OMP_NUM_THREADS=1 python benchmarks/search/bench_host_memory.py --world-sizes 2 8 --shares 0.5 0.25
 
 Tables that do not fit are in host memory, with or without a cache on the GPU. All ranks together have `--shares` of the
-GPU memory that the tables of MLPerf DLRM-v2 need, and each has 128 GiB of host memory. Both sharders get the same
-limits and memory model. NeuroShard plans with the shipped cost models, and TorchRec's planner with its own formulas.
+GPU memory that the tables of MLPerf DLRM-v2 need, and each has 128 GiB of host memory. All sharders get the same
+limits and memory model. NeuroShard plans with the shipped cost models, and TorchRec's planner with its own formulas;
+`torchrec_tuned` (`tuned_torchrec.py`) may use all of its proposers and partitioners, and a dynamic program over GPU and
+host memory.
 The explicit formulas of `lab.step` give the costs of the plans. For every task and sharder, the script prints the
 modelled step, the largest cost of tables in host memory on any rank, and two transfer times over the host link: the
 longest of any rank by the lower bounds of the bytes, and the longest by the upper bounds.
@@ -18,6 +20,7 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
+import tuned_torchrec
 from whole_cost_tasks import suite_tasks
 
 from neuroshard_pipeline.cost_models.models import load_cost_models
@@ -33,7 +36,7 @@ from neuroshard_pipeline.tables.host_memory import host_link_bounds
 from neuroshard_pipeline.tables.table import whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
-SHARDERS = ("neuroshard_plus", "torchrec")
+SHARDERS = ("neuroshard_plus", "torchrec", tuned_torchrec.NAME)
 HOST_MEMORY_BYTES = 128 * 2**30
 DEVICE, NETWORK = modelled_device("h100"), network_preset("h100-ib400")
 
@@ -58,7 +61,8 @@ def report(task: ShardingTask, sharder: str, models: Models) -> None:
     """Print the modelled costs of one sharder's plan, or why there is none."""
     start = time.perf_counter()
     try:
-        plan = shard(task, models, sharder)
+        of_package = sharder != tuned_torchrec.NAME
+        plan = shard(task, models, sharder) if of_package else tuned_torchrec.tuned_plan(task, models)
     except NeuroShardError as error:
         print(f"  {sharder:16s} no plan: {str(error)[:160]}")
         return

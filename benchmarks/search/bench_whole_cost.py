@@ -33,9 +33,7 @@ from neuroshard_pipeline.lab.device import modelled_device
 from neuroshard_pipeline.lab.network_presets import network_preset
 from neuroshard_pipeline.lab.step import StepCost, step_cost_ms
 from neuroshard_pipeline.search.models import Models
-from neuroshard_pipeline.search.params import default_memory
 from neuroshard_pipeline.search.plan import Plan
-from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.sharders.registry import shard
 from neuroshard_pipeline.tables.constraints import Constraints
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -56,8 +54,7 @@ def solve(task: ShardingTask, name: str, models: Models) -> list[dict[str, objec
     start = time.perf_counter()
     try:
         if sharder == tuned_torchrec.NAME:
-            found = tuned_torchrec.tuned_placement(Problem(task, models, default_memory()))
-            plan = Plan(found.task or task, found.shards, found.ranks, sharder)
+            plan = tuned_torchrec.tuned_plan(task, models)
         else:
             plan = shard(asked, models, sharder)
     except (DoesNotFitError, NeuroShardError) as error:

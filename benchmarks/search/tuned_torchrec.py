@@ -1,7 +1,8 @@
 """TorchRec's planner as a user would tune it: all proposers and partitioners of TorchRec 1.8, and table_column_wise.
 
-It runs once per partitioner and number of column blocks. The plan that TorchRec itself rates best is taken. Takes 3 to
-35 times as long as one run.
+With host memory, `two_memories.py` adds TorchEasyRec's dynamic program over GPU and host memory. The planner runs once
+per partitioner and number of column blocks. The plan that TorchRec itself rates best is taken. Takes 3 to 35 times as
+long as one run.
 """
 
 from __future__ import annotations
@@ -12,14 +13,27 @@ from typing import Any
 import numpy as np
 
 from neuroshard_pipeline.errors import DoesNotFitError
-from neuroshard_pipeline.search.plan import Placement
+from neuroshard_pipeline.search.models import Models
+from neuroshard_pipeline.search.params import default_memory
+from neuroshard_pipeline.search.plan import Placement, Plan
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.sharders.torchrec import TorchRecSharder
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY
+from neuroshard_pipeline.tables.task import ShardingTask
 
 NAME = "torchrec_tuned"
 #: The dynamic program proposes at most so many plans, instead of 100 per rank.
 PROPOSALS = 100
+
+
+def tuned_plan(task: ShardingTask, models: Models) -> Plan:
+    """The plan that TorchRec rates best.
+
+    Raises:
+        DoesNotFitError: no run found a plan.
+    """
+    found = tuned_placement(Problem(task, models, default_memory()))
+    return Plan(found.task or task, found.shards, found.ranks, NAME)
 
 
 def tuned_placement(problem: Problem) -> Placement:
@@ -70,5 +84,7 @@ def _runs(world_size: int, has_host_memory: bool) -> Iterator[dict[str, Any]]:
             proposers.DynamicProgrammingProposer(max(1, PROPOSALS // world_size)),
         ]
         if has_host_memory:
-            chosen.append(proposers.EmbeddingOffloadScaleupProposer())
+            from two_memories import TwoMemoriesProposer
+
+            chosen += [proposers.EmbeddingOffloadScaleupProposer(), TwoMemoriesProposer()]
         yield {"partitioner": partitioner, "proposer": chosen}

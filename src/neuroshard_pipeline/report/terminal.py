@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from neuroshard_pipeline.evaluation.totals import PARTS
+from neuroshard_pipeline.evaluation.totals import STEP_COLUMNS, plan_totals
 from neuroshard_pipeline.report.formats import fixed
 from neuroshard_pipeline.report.sharder_summary import (
     agreement_note,
@@ -15,7 +15,13 @@ from neuroshard_pipeline.report.sharder_summary import (
     noise_note,
     sharder_table,
 )
-from neuroshard_pipeline.report.style import PART_NAMES
+
+#: Parts of a step that the clock of a rank tells apart, and the predicted parts that make them up.
+_SPANS = {
+    "lookups, forward and backward": ("compute",),
+    "input dist": ("input_dist",),
+    "output dist and its backward, the module's own work": ("forward_comm", "backward_comm", "reduction", "module"),
+}
 
 
 def summary_table(summary: Mapping[str, Any]) -> str:
@@ -33,9 +39,11 @@ def part_table(plan_costs: pd.DataFrame) -> str:
     """Predicted and measured parts of a step as aligned text: means over the ranks of all measured plans."""
     ranks = plan_costs.dropna(subset=["measured_step_ms"])
     lines = [["part of a step, mean over plans and ranks", "predicted ms", "measured ms"]]
-    for part in PARTS:
-        means = (ranks[f"{kind}_{part}_ms"].astype(float).fillna(0.0).mean() for kind in ("predicted", "measured"))
-        lines.append([PART_NAMES[part], *(fixed(float(mean), 2) for mean in means)])
+    for name, parts in _SPANS.items():
+        of_kinds = (ranks[[f"{kind}_{part}_ms" for part in parts]] for kind in ("predicted", "measured"))
+        lines.append([name, *(fixed(float(own.astype(float).sum(axis=1).mean()), 2) for own in of_kinds)])
+    steps = plan_totals(ranks)[STEP_COLUMNS].mean()
+    lines.append(["the step, on the slowest rank", *(fixed(float(steps[name]), 2) for name in STEP_COLUMNS)])
     return aligned_table(lines)
 
 
