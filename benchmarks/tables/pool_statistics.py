@@ -8,11 +8,17 @@ import pandas as pd
 
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.augment.pool import generated_tables
-from neuroshard_pipeline.augment.published import published_shares
+from neuroshard_pipeline.augment.published import (
+    SHARE_OF_INDICES,
+    SHARE_OF_UNIQUE_ROWS,
+    fold,
+    highest_bin,
+    rows_per_table,
+)
 from neuroshard_pipeline.tables.frames import tables_from_frame
 from neuroshard_pipeline.tables.ids import draw_ids
 from neuroshard_pipeline.tables.profile import reuse_counts
-from neuroshard_pipeline.tables.table import REUSE_BIN_EDGES, Table
+from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, REUSE_BIN_EDGES, Table
 
 #: Labels of the reuse bins on an axis: 1, 2, 3-4, ... 16385-32768, >32768.
 BIN_LABELS: tuple[str, ...] = (
@@ -21,6 +27,17 @@ BIN_LABELS: tuple[str, ...] = (
     *(f"{low + 1}-{high}" for low, high in pairwise(REUSE_BIN_EDGES[1:])),
     f">{REUSE_BIN_EDGES[-1]}",
 )
+
+
+def published_shares(batch_size: int) -> tuple[FloatArray, FloatArray]:
+    """Published shares of unique rows and of ids per reuse bin, (17,) each, folded for `batch_size` (`highest_bin`).
+
+    Folding adds up shares of ids; the shares of rows follow from the numbers of rows (`rows_per_table`).
+    """
+    full = highest_bin(batch_size) == NUM_REUSE_BINS - 1
+    rows = SHARE_OF_UNIQUE_ROWS if full else rows_per_table(batch_size)
+    indices = fold(SHARE_OF_INDICES, batch_size)
+    return rows / rows.sum(), indices / indices.sum()
 
 
 @dataclass(frozen=True)

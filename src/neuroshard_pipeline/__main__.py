@@ -1,15 +1,15 @@
-"""`neuroshard-pipeline plan`, which needs no project folder; any other arguments are those of `kedro run`."""
+"""The commands of `neuroshard-pipeline` that need no project folder; any other arguments are those of `kedro run`."""
 
 import sys
 from pathlib import Path
 
 
 def main() -> None:
-    """Run the command `plan`, or else the pipeline that the command line names, or the default one."""
-    if sys.argv[1:2] == ["plan"]:
-        from neuroshard_pipeline.plan_command import plan
+    """Run the command that the command line names, or else a pipeline as `kedro run` does."""
+    if sys.argv[1:2] and sys.argv[1] in ("plan", "replan", "advise"):
+        from neuroshard_pipeline.commands import commands
 
-        plan.main(sys.argv[2:], prog_name="neuroshard-pipeline plan")
+        commands.main(sys.argv[1:], prog_name="neuroshard-pipeline")
     from kedro.framework.project import configure_project
 
     from neuroshard_pipeline.cli import run

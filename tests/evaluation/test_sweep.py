@@ -1,20 +1,16 @@
-"""Plans for several GPUs and sizes of a cluster, and the command `neuroshard-pipeline plan` outside a checkout."""
+"""Plans for several GPUs and sizes of a cluster."""
 
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
-from click.testing import CliRunner
 
 from neuroshard_pipeline.cost_models.models import load_cost_models
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.evaluation.sweep import MEMORY_GIB, sweep
-from neuroshard_pipeline.plan_command import plan
 from neuroshard_pipeline.report.sweep_page import COLUMNS, sweep_html, sweep_rows, sweep_text
 from neuroshard_pipeline.sharders.registry import shard
 from neuroshard_pipeline.tables.table import Table
@@ -22,7 +18,6 @@ from neuroshard_pipeline.tables.task import ShardingTask
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLES = [Table("a", 1_000_000, 64, 20.0), Table("b", 50_000, 32, 2.0)]
-FILE = "table,num_embeddings,embedding_dim,pooling_factor\na,1000000,64,20\nb,50000,32,2\n"
 
 
 @pytest.fixture(scope="module")
@@ -70,34 +65,3 @@ def test_memory_of_the_gpus_is_that_of_the_environments():
 def test_an_unknown_gpu_is_refused():
     with pytest.raises(TaskError, match="did you mean 'h100'"):
         sweep(TABLES, ["h10"], [2], 4096)
-
-
-def test_the_command_in_an_empty_folder_prints_a_table_writes_a_page_and_needs_no_kedro(tmp_path):
-    (tmp_path / "tables.csv").write_text(FILE)
-    code = (
-        "import sys; sys.argv[1:] = 'plan tables.csv --ranks 2 --batch-size 4096 --html p.html'.split()\n"
-        "import atexit; atexit.register(lambda: print('kedro', 'kedro' in sys.modules))\n"
-        "from neuroshard_pipeline.__main__ import main; main()"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "samples/s" in done.stdout
-    assert "kedro False" in done.stdout
-    assert (tmp_path / "p.html").read_text().startswith("<!DOCTYPE html>")
-    assert {path.name for path in tmp_path.iterdir()} == {"tables.csv", "p.html"}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status", "words"),
-    [
-        (["--ranks", "1", "--memory-gib", "0.2"], 1, "does not fit"),
-        (["--ranks", "eight"], 2, "must be whole numbers"),
-        (["--gpus", "h10"], 1, "did you mean 'h100'"),
-    ],
-)
-def test_the_command_says_what_is_wrong(tmp_path, arguments, status, words):
-    file = tmp_path / "tables.csv"
-    file.write_text(FILE)
-    result = CliRunner().invoke(plan, [str(file), *arguments])
-    assert result.exit_code == status
-    assert words in result.output

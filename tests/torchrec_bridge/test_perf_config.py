@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -32,6 +33,7 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.estimator import EmbeddingPerfEstimatorFactory, HardwarePerfConfig
+from torchrec.distributed.planner.shard_estimators import EmbeddingPerfEstimator
 from torchrec.distributed.planner.stats import NoopEmbeddingStats
 
 from neuroshard_pipeline.cost_models.reductions import Curve, Group, ReductionCosts
@@ -142,7 +144,7 @@ def test_reductions_have_bandwidths_of_their_own():
             assert growth == 1.0
         else:
             assert growth > 1.001  # copies, optimizer kernels and all-to-alls between hosts do not grow
-    assert cheap.errors == dear.errors
+    assert cheap.lookup_bw == dear.lookup_bw
 
 
 def test_the_bandwidths_of_reductions_are_those_of_the_step_cost_model():
@@ -173,7 +175,6 @@ def test_the_bandwidths_of_reductions_are_those_of_the_step_cost_model():
 @pytest.mark.parametrize(("compute", "comm"), [(2.0, 1.0), (1.0, 3.0)])
 def test_estimates_grow_with_the_costs(config, compute, comm):
     scaled = torchrec_perf_config(scaled_models(compute, comm), topology(), BATCH, tables())
-    assert scaled.errors.forward == pytest.approx(config.errors.forward, abs=1e-4)
     before, after = perfs(config), perfs(scaled)
     assert before.keys() == after.keys()
     for key, shards in before.items():
@@ -184,17 +185,26 @@ def test_estimates_grow_with_the_costs(config, compute, comm):
             assert new.bwd_comms == pytest.approx(comm * old.bwd_comms)
 
 
-def test_the_fit_is_closer_than_the_default_numbers(config):
-    for part in ("forward", "backward", "communication"):
-        assert getattr(config.errors, part) < getattr(config.default_errors, part)
+def test_the_fit_is_closer_to_the_costs_than_torchrecs_own_numbers(config):
+    """Costs of column shards that the fit has not seen; TorchRec assumes a GPU of its own."""
+    models, seen = small_models(), perfs(config, ["column_wise"])
+    default = perfs(SimpleNamespace(estimator=EmbeddingPerfEstimator), ["column_wise"])
+    by_name = {table.name: table for table in tables()}
+    errors = []
+    for (name, sharding_type, kernel), shards in seen.items():
+        if kernel == "fused":
+            (_, width), fitted = shards[0]
+            shard = Shard(by_name[name], 0, width)
+            cost_ms = sum(models.compute_ms([shard], 4 * BATCH))
+            (_, own), *_ = default[name, sharding_type, kernel]
+            errors.append([abs(np.log((of.fwd_compute + of.bwd_compute) / cost_ms)) for of in (fitted, own)])
+    fitted, own = np.median(errors, axis=0)
+    assert fitted < own
 
 
-def test_default_errors_depend_on_the_bandwidths_of_the_topology_and_the_fit_does_not(config):
+def test_the_bandwidths_of_the_topology_do_not_change_the_fit(config):
     fast = torchrec_perf_config(small_models(), topology(hbm_mem_bw=1e12, inter_host_bw=1e12), BATCH, tables())
-    assert fast.default_errors.forward != config.default_errors.forward
-    assert fast.default_errors.communication != config.default_errors.communication
-    assert fast.errors == config.errors
-    assert fast.lookup_bw == config.lookup_bw
+    assert (fast.lookup_bw, fast.inter_host_bw) == (config.lookup_bw, config.inter_host_bw)
 
 
 def test_one_host_keeps_the_link_between_hosts_of_its_topology(config):
@@ -250,21 +260,16 @@ def test_a_registered_config_is_found_by_name(config, monkeypatch):
     assert EmbeddingPerfEstimatorFactory.create("our-cluster", topology=topology()).config is config
 
 
-def test_tables_are_drawn_if_none_are_given():
-    drawn = torchrec_perf_config(small_models(), topology(), BATCH)
-    assert drawn.errors.forward < drawn.default_errors.forward
-
-
 def test_one_rank_is_refused():
     with pytest.raises(PlanError, match="one rank"):
-        torchrec_perf_config(small_models(), topology(1, 1), BATCH)
+        torchrec_perf_config(small_models(), topology(1, 1), BATCH, tables())
 
 
 def test_models_of_other_hardware_are_refused(monkeypatch):
     models = small_models()
     monkeypatch.setattr(type(models.compute), "provenance", {"hardware": {"device": "cpu"}}, raising=False)
     with pytest.raises(CostModelError, match="'cpu'"):
-        torchrec_perf_config(models, topology(), BATCH)
+        torchrec_perf_config(models, topology(), BATCH, tables())
 
 
 def test_without_torchrec_the_error_names_the_extra():

@@ -77,14 +77,3 @@ def rows_per_table(batch_size: int) -> FloatArray:
     first = min(_FIRST_BIN_FROM_INDICES, highest_bin(batch_size))
     rows[first:] = indices[first:] / MEAN_COUNTS[first:]
     return rows
-
-
-def published_shares(batch_size: int) -> tuple[FloatArray, FloatArray]:
-    """Published shares of unique rows and of ids per reuse bin, (17,) each, folded for `batch_size` (`highest_bin`).
-
-    Folding adds up shares of ids; the shares of rows follow from the numbers of rows (`rows_per_table`).
-    """
-    full = highest_bin(batch_size) == NUM_REUSE_BINS - 1
-    rows = SHARE_OF_UNIQUE_ROWS if full else rows_per_table(batch_size)
-    indices = fold(SHARE_OF_INDICES, batch_size)
-    return rows / rows.sum(), indices / indices.sum()

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuroshard_pipeline.arrays import FloatArray
-from neuroshard_pipeline.cost_models.training_range import TRAINING_RANGE
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.tables.lookups import lookup_batch_size, lookup_shard
@@ -24,7 +23,6 @@ from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, Table, w
 from neuroshard_pipeline.torchrec_plan.perf_formula import (
     LEAST_WIDTH,
     FittedNumbers,
-    FormulaErrors,
     LookupFormula,
     ShardSets,
     all_reduce_factor,
@@ -34,13 +32,10 @@ from neuroshard_pipeline.torchrec_plan.perf_formula import (
 #: Pooled rows are fp32 in the collectives that the cost models describe.
 _BYTES_PER_OUTPUT = 4
 
-_SEED, _NUM_SETS, _NUM_TABLES, _NUM_COLLECTIVES = 0, 300, 200, 32
+_SEED, _NUM_SETS, _NUM_COLLECTIVES = 0, 300, 32
 
 #: Largest size of a set: twice as many shards as a rank has tables on average, but clipped to this range.
 _FEWEST_SHARDS, _MOST_SHARDS = 16, 128
-
-#: Ranges of the tables that are drawn if none are given; the training range narrows them.
-_DRAWN = {"num_embeddings": (1e3, 1e8), "embedding_dim": (8, 256), "pooling_factor": (1, 64)}
 
 #: Fitted coefficients lie within this factor of 1.
 _LARGEST_COEFFICIENT = 1e4
@@ -180,13 +175,6 @@ def fit_bandwidth(moved: FloatArray, costs_ms: FloatArray) -> float:
     return float(np.exp(np.log(moved / costs_ms).mean()))
 
 
-def formula_errors(formulas: tuple[FloatArray, FloatArray], costs: tuple[FloatArray, FloatArray]) -> FormulaErrors:
-    """Errors of formulas against costs. Each argument is a pair: lookups (N, D), and all-to-alls."""
-    lookups, collectives = (np.abs(found / true - 1) for found, true in zip(formulas, costs, strict=True))
-    forward, backward = np.median(lookups, axis=0)
-    return FormulaErrors(float(forward), float(backward), float(np.median(collectives)))
-
-
 def shard_sets(tables: Sequence[Table], batch_size: int, world_size: int) -> list[list[Shard]]:
     """Random sets of shards of `tables`: whole tables, halves and quarters of their columns."""
     rng = np.random.default_rng(_SEED)
@@ -199,19 +187,3 @@ def shard_sets(tables: Sequence[Table], batch_size: int, world_size: int) -> lis
 def _part(table: Table, halvings: int) -> Shard:
     width = (table.embedding_dim >> halvings) // COLUMN_GRANULARITY * COLUMN_GRANULARITY
     return Shard(table, 0, max(width, COLUMN_GRANULARITY))
-
-
-def drawn_tables(models: Models) -> list[Table]:
-    """Random tables inside the training range of the compute cost model; values are uniform in their logarithm."""
-    rng = np.random.default_rng(_SEED)
-    trained = getattr(models.compute, "provenance", {}).get(TRAINING_RANGE, {})
-    values = {}
-    for name, drawn in _DRAWN.items():
-        low, high = np.log(np.clip(drawn, *trained.get(name, drawn)))
-        values[name] = np.exp(rng.uniform(low, high, _NUM_TABLES))
-    widths = np.maximum(values["embedding_dim"] / COLUMN_GRANULARITY, 1).round().astype(int) * COLUMN_GRANULARITY
-    rows, pooling_factors = values["num_embeddings"].astype(int), values["pooling_factor"]
-    return [
-        Table(f"table_{index}", int(rows[index]), int(widths[index]), float(pooling_factors[index]))
-        for index in range(_NUM_TABLES)
-    ]

@@ -3,23 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.search.models import Models, check_hardware
 from neuroshard_pipeline.sharders import perf_fit
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
-from neuroshard_pipeline.torchrec_plan.perf_config import FittedLinks, FittedPerfConfig
-from neuroshard_pipeline.torchrec_plan.perf_formula import LEAST_WIDTH, ShardSets, summed_bytes
-from neuroshard_pipeline.torchrec_plan.writer import COMPUTE_KERNEL
+from neuroshard_pipeline.torchrec_plan.perf_config import FittedPerfConfig
 
 require_torchrec()
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology  # noqa: E402
-from torchrec.distributed.planner.constants import kernel_bw_lookup  # noqa: E402
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator  # noqa: E402
-from torchrec.distributed.planner.estimator.estimator import compute_block_usage_penalty  # noqa: E402
 from torchrec.distributed.planner.partitioners import GreedyPerfPartitioner, SortBy  # noqa: E402
 from torchrec.distributed.planner.shard_estimators import EmbeddingStorageEstimator  # noqa: E402
-from torchrec.distributed.planner.types import CollectiveType, GeneralizedCommsBandwidth  # noqa: E402
 
 
 def torchrec_planner(
@@ -45,7 +39,7 @@ def torchrec_planner(
 
 
 def torchrec_perf_config(
-    models: Models, topology: Topology, batch_size: int, tables: Sequence[Table] = (), optimizer: str = "sgd"
+    models: Models, topology: Topology, batch_size: int, tables: Sequence[Table], optimizer: str = "sgd"
 ) -> FittedPerfConfig:
     """TorchRec's cost formulas, fitted to what the cost models predict for random sets of shards.
 
@@ -58,7 +52,7 @@ def torchrec_perf_config(
         models: cost models of the hardware that the topology describes, as `load_cost_models` returns them.
         topology: TorchRec's topology with ranks and ranks per host.
         batch_size: samples per rank, as for TorchRec's planner.
-        tables: the tables to be planned, with their reuse profiles if known. If no tables are given, some are drawn.
+        tables: the tables to be planned, with their reuse profiles if known.
         optimizer: the optimizer of the tables.
 
     Raises:
@@ -68,28 +62,5 @@ def torchrec_perf_config(
     check_hardware(models, topology.compute_device)
     total = batch_size * topology.world_size
     cluster = perf_fit.Cluster(topology.world_size, topology.local_world_size, total, optimizer)
-    sets = perf_fit.shard_sets(tables or perf_fit.drawn_tables(models), total, topology.world_size)
-    numbers = perf_fit.fit_numbers(models, cluster, sets)
-    dim_sums = perf_fit.balanced_dim_sums(sets)
-    costs = (
-        perf_fit.lookup_costs_ms(models, sets, total, optimizer),
-        perf_fit.all_to_all_ms(models, dim_sums, topology.world_size, total),
-    )
-    moved = perf_fit.output_bytes(dim_sums, total)
-    fitted = (numbers.lookups.costs_ms(sets, total), moved / _bandwidth(topology, FittedLinks(numbers, topology)))
-    default = (_default_lookup_ms(topology, sets, total), moved / _bandwidth(topology, topology.comms_bandwidths))
-    errors, default_errors = (perf_fit.formula_errors(each, costs) for each in (fitted, default))
-    return FittedPerfConfig(numbers, topology, errors, default_errors)
-
-
-def _bandwidth(topology: Topology, links: GeneralizedCommsBandwidth) -> float:
-    """Bytes per ms of an all-to-all of all ranks."""
-    return links.get_bw(topology.local_world_size, topology.world_size, CollectiveType.ALL_TO_ALL)
-
-
-def _default_lookup_ms(topology: Topology, sets: ShardSets, batch_size: int) -> FloatArray:
-    """Forward and backward cost (N, 2) of lookups with TorchRec's default numbers."""
-    memory = (topology.hbm_mem_bw, topology.ddr_mem_bw, topology.hbm_to_ddr_mem_bw)
-    bytes_per_ms = kernel_bw_lookup(topology.compute_device, COMPUTE_KERNEL, *memory)
-    read = summed_bytes(sets, batch_size, LEAST_WIDTH, compute_block_usage_penalty)
-    return read.sum(axis=1, keepdims=True) / bytes_per_ms * (1.0, topology.bwd_compute_multiplier)
+    numbers = perf_fit.fit_numbers(models, cluster, perf_fit.shard_sets(tables, total, topology.world_size))
+    return FittedPerfConfig(numbers, topology)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
-from neuroshard_pipeline.torchrec_plan.perf_formula import FittedNumbers, FormulaErrors, LookupFormula
+from neuroshard_pipeline.torchrec_plan.perf_formula import FittedNumbers, LookupFormula
 from neuroshard_pipeline.torchrec_plan.writer import COMPUTE_KERNEL, REPLICA_KERNEL
 
 require_torchrec()
@@ -70,20 +70,12 @@ class FittedPerfConfig(EmbeddingPerfEstimatorConfig):
         coefficients: the coefficients of `perf_formula`'s formulas, by sharding type.
         intra_host_bw: bytes per ms of an all-to-all on one host.
         inter_host_bw: bytes per ms of an all-to-all over all hosts.
-        errors: errors of the fitted formulas, or None if they were not computed.
-        default_errors: errors of TorchRec's default numbers with the bandwidths of the topology, or None.
     """
 
     name = "neuroshard"
     _use_block_usage_penalty = False
 
-    def __init__(
-        self,
-        numbers: FittedNumbers,
-        topology: Topology,
-        errors: FormulaErrors | None = None,
-        default_errors: FormulaErrors | None = None,
-    ):
+    def __init__(self, numbers: FittedNumbers, topology: Topology) -> None:
         rows = _coefficients(numbers.row_lookups)
         self.coefficients = PerfCoefficientConfig(
             row_wise=rows,
@@ -95,7 +87,6 @@ class FittedPerfConfig(EmbeddingPerfEstimatorConfig):
         self._use_min_dim_for_lookup = numbers.lookups.least_width > 0
         self._links = FittedLinks(numbers, topology)
         self.intra_host_bw, self.inter_host_bw = self._links.intra_host_bw, self._links.inter_host_bw
-        self.errors, self.default_errors = errors, default_errors
 
     def get_device_bw(self, compute_device: str, compute_kernel: str, *bandwidths: Any) -> float:
         """Bytes per ms of a kernel: `lookup_bw` times the ratio of TorchRec's bandwidths for this kernel and `fused`.

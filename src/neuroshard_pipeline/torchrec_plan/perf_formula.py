@@ -12,7 +12,7 @@ These formulas ignore launches of kernels and the reuse of rows.
 Shapes: N shard sets, each of them the shards of one rank; D = 2 directions (forward, backward); 3 kinds of bytes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,18 +48,6 @@ class LookupFormula:
 
 
 @dataclass(frozen=True)
-class FormulaErrors:
-    """Median relative errors of TorchRec's formulas against the cost models, on the shard sets of a fit.
-
-    Lookups are those of column shards; communication stands for the all-to-alls of both directions.
-    """
-
-    forward: float
-    backward: float
-    communication: float
-
-
-@dataclass(frozen=True)
 class FittedNumbers:
     """The bandwidths and coefficients of TorchRec's formulas for one task or kind of tasks.
 
@@ -73,15 +61,13 @@ class FittedNumbers:
     bytes_per_ms: Mapping[tuple[str, bool], float]
 
 
-def summed_bytes(
-    sets: ShardSets, batch_size: int, least_width: int, penalty: Callable[[int], float] = lambda _: 1.0
-) -> FloatArray:
+def summed_bytes(sets: ShardSets, batch_size: int, least_width: int) -> FloatArray:
     """Bytes (N, 3) of the ids, rows and outputs of shard sets; ids of `batch_size` samples are looked up.
 
     Row shards and replicas are given as column-wise stand-ins (`tables.lookups.lookup_shard`). At least `least_width`
-    columns are counted for the rows, and all bytes of a shard are multiplied by the `penalty` of its width.
+    columns are counted for the rows.
     """
-    return np.array([np.sum([_bytes(s, batch_size, least_width, penalty) for s in shards], axis=0) for shards in sets])
+    return np.array([np.sum([_bytes(s, batch_size, least_width) for s in shards], axis=0) for shards in sets])
 
 
 def all_reduce_factor(world_size: int, local_world_size: int) -> float:
@@ -90,10 +76,9 @@ def all_reduce_factor(world_size: int, local_world_size: int) -> float:
     return (2 * hosts - 1) / hosts * (2 if world_size > 2 * local_world_size else 1)
 
 
-def _bytes(shard: Shard, batch_size: int, least_width: int, penalty: Callable[[int], float]) -> FloatArray:
+def _bytes(shard: Shard, batch_size: int, least_width: int) -> FloatArray:
     table, width = shard.table, shard.embedding_dim
     element = BYTES_PER_ELEMENT[table.data_type]
     ids = batch_size * table.pooling_factor
     outputs = ids if table.pooling == "none" else batch_size * table.num_features
-    read = np.array([ids * _BYTES_PER_ID, ids * max(width, least_width) * element, outputs * width * element])
-    return read * penalty(width)
+    return np.array([ids * _BYTES_PER_ID, ids * max(width, least_width) * element, outputs * width * element])
