@@ -36,20 +36,22 @@ def sampled_bags(features: KeyedJaggedTensor, most: Mapping[str, int], seed: int
     longest = int(lengths.max()) if len(lengths) else 0
     of_keys = torch.tensor([most.get(key, longest) for key in features.keys()], device=device)  # noqa: SIM118
     limits = of_keys.repeat_interleave(torch.tensor(features.stride_per_key(), device=device))
-    bags = torch.arange(len(lengths), device=device).repeat_interleave(lengths)
-    places = torch.arange(len(bags), device=device) - features.offsets()[bags]
+    kept = torch.minimum(lengths, limits.to(lengths.dtype))
+    first, start = kept, torch.zeros_like(lengths)  # a bag keeps its first ids, and further ones from `start` on
     if seed is not None:
         generator = torch.Generator(device).manual_seed(seed)
-        starts = (torch.rand(len(lengths), generator=generator, device=device) * lengths).long()
-        places = places - starts[bags]
-        places += lengths[bags] * (places < 0)
-    kept, values = places < limits[bags], features.values()
+        start = (torch.rand(len(lengths), generator=generator, device=device) * lengths).to(lengths.dtype)
+        first = (start + kept - lengths).clamp(min=0)
+    num_kept, skipped = int(kept.sum()), features.offsets()[:-1] - (kept.cumsum(0) - kept)
+    skips = torch.stack([skipped, skipped + start - first], dim=1).flatten()
+    pieces = torch.stack([first, kept - first], dim=1).flatten()
+    places = torch.arange(num_kept, device=device) + skips.repeat_interleave(pieces, output_size=num_kept)
     weights, varies = features.weights_or_none(), features.variable_stride_per_key()
     return KeyedJaggedTensor(
         features.keys(),
-        values[kept],
-        None if weights is None else weights[kept],
-        lengths=torch.minimum(lengths, limits.to(lengths.dtype)),
+        features.values()[places],
+        None if weights is None else weights[places],
+        lengths=kept,
         stride_per_key_per_rank=features.stride_per_key_per_rank() if varies else None,
         inverse_indices=features.inverse_indices_or_none(),
     )
