@@ -19,6 +19,8 @@ from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.lab.device import DeviceParams, KernelParams, LookupTime, ModelledDevice
 
+BACKWARD_KERNELS = 19  # launches of one backward pass in the published traces of A100
+
 #: Smallest and largest value of every fitted number, and the reason.
 BOUNDS: dict[str, tuple[float, float, str]] = {
     "forward_launch_us": (3, 8, "the smallest published forward kernel takes 7 us"),
@@ -63,13 +65,19 @@ class _Target(NamedTuple):
     weight: float
 
 
+def reduction_us(time: LookupTime) -> float:
+    """Time of the two backward kernels that reduce gradients and update rows: one by warps, one by blocks."""
+    parts = time.backward_parts
+    return parts["launch"] * 2 / BACKWARD_KERNELS + parts["reduce"] + parts["update"]
+
+
 def predicted_us(time: LookupTime, part: Part) -> float:
     """The modelled time that corresponds to a published part."""
     return {
         "forward": time.forward_us,
         "backward": time.backward_us,
         "total": time.forward_us + time.backward_us,
-        "reduction": time.reduction_us,
+        "reduction": reduction_us(time),
     }[part]
 
 
@@ -137,7 +145,7 @@ def fits_without_sources(
 
 def _target_us(time: LookupTime, part: str) -> float:
     if part == _PREPARATION:
-        return time.backward_us - time.reduction_us
+        return time.backward_us - reduction_us(time)
     return predicted_us(time, part)  # type: ignore[arg-type]
 
 

@@ -82,24 +82,14 @@ def _command(*options: Callable[[Any], Any]) -> Callable[[Any], click.Command]:
     click.option("--workers", type=click.IntRange(min=1), help="Processes; by default, one per core."),
     click.option("--out", type=_FILE, help="Also write the fastest plan, as a JSON document for TorchRec."),
 )
-def plan(
-    tables: str,
-    gpus: list[str],
-    ranks: list[int],
-    host_memory_gib: float | None,
-    pipelined: bool,
-    html: Path | None,
-    out: Path | None,
-    **options: Any,
-) -> None:
+def plan(tables: str, gpus: list[str], ranks: list[int], html: Path | None, out: Path | None, **options: Any) -> None:
     """Plan embedding tables for several GPUs and sizes of a cluster.
 
     TABLES is a .csv, .parquet or .json file of tables, or a .txt or .log file with the output of TorchRec's planner.
     Exits with status 1 if the tables fit nowhere.
     """
     read = read_tables(tables)
-    in_host = _bytes(host_memory_gib)
-    found = sweep(read, gpus, ranks, host_memory_bytes=in_host, pipelines_input_dist=pipelined, **options)
+    found = sweep(read, gpus, ranks, **_fields(options))
     about = f"{len(read)} tables of {sum(table.weight_bytes for table in read) / _GIB:.1f} GiB, batches of "
     about += f"{options['batch_size']} samples, {options['optimizer']}"
     click.echo(f"{about}\n\n{sweep_text(found)}\n\n{_MODELLED}")
@@ -161,24 +151,19 @@ def advise(tables: str, html: Path | None, **task: Any) -> None:
     _write(html, lambda: advice_html(advice))
 
 
-def _task(
-    tables: str,
-    models: str,
-    ranks: int,
-    memory_gib: float | None,
-    host_memory_gib: float | None,
-    pipelined: bool,
-    **options: Any,
-) -> tuple[ShardingTask, CostModels]:
-    if memory_gib is None and models not in MEMORY_GIB:
+def _task(tables: str, models: str, ranks: int, **options: Any) -> tuple[ShardingTask, CostModels]:
+    gib = options.pop("memory_gib") or MEMORY_GIB.get(models)
+    if gib is None:
         raise TaskError(f"--models {models} does not say how much memory a GPU has; add --memory-gib")
-    memory_bytes = _bytes(MEMORY_GIB.get(models) if memory_gib is None else memory_gib)
-    options |= {"host_memory_bytes": _bytes(host_memory_gib), "pipelines_input_dist": pipelined}
-    return ShardingTask(read_tables(tables), ranks, memory_bytes=memory_bytes, **options), load_cost_models(models)
+    task = ShardingTask(read_tables(tables), ranks, memory_bytes=int(gib * _GIB), **_fields(options))
+    return task, load_cost_models(models)
 
 
-def _bytes(gib: float | None) -> Any:
-    return None if gib is None else int(gib * _GIB)
+def _fields(options: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a task."""
+    host_gib, pipelined = options.pop("host_memory_gib"), options.pop("pipelined")
+    in_host = None if host_gib is None else int(host_gib * _GIB)
+    return options | {"host_memory_bytes": in_host, "pipelines_input_dist": pipelined}
 
 
 def _write(path: Path | None, text: Callable[[], str]) -> None:

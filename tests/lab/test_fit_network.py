@@ -15,7 +15,8 @@ from published_collectives import COLUMNS, publisher_of, read_published_collecti
 
 from neuroshard_pipeline.errors import MeasurementError, TableFileError
 from neuroshard_pipeline.lab.network import COLLECTIVES, collective_us
-from neuroshard_pipeline.lab.network_presets import network_names, network_preset
+from neuroshard_pipeline.lab.network_presets import network_preset
+from neuroshard_pipeline.lab.params import lab_values
 
 SHEETS = network_sheets()
 PUBLISHED = ROOT / "data" / "01_raw" / "published"
@@ -41,7 +42,7 @@ def prediction(rows):
 
 
 def test_every_cluster_sheet_has_a_preset():
-    assert set(SHEETS.clusters) <= set(network_names())
+    assert set(SHEETS.clusters) <= set(lab_values()["networks"])
     for name, sheet in SHEETS.clusters.items():
         assert network_preset(name).gpus_per_host == sheet.gpus_per_host
         assert network_preset(name).fabric.trees == sheet.trees

@@ -12,9 +12,10 @@ from published_collectives import bus_factor
 
 from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.lab.network import COLLECTIVES, collective_us, rank_costs_ms
-from neuroshard_pipeline.lab.network_presets import network_names, network_preset
+from neuroshard_pipeline.lab.network_presets import network_preset
+from neuroshard_pipeline.lab.params import lab_values
 
-PRESETS = network_names()
+PRESETS = list(lab_values()["networks"])
 SIZES = 2.0 ** np.arange(3, 35)
 collectives, presets = st.sampled_from(COLLECTIVES), st.sampled_from(PRESETS)
 worlds = st.sampled_from([(2, 1), (4, 1), (8, 1), (16, 2), (32, 4), (128, 16), (512, 64)])  # ranks, hosts

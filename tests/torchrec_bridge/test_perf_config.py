@@ -38,6 +38,7 @@ from torchrec.distributed.planner.stats import NoopEmbeddingStats
 
 from neuroshard_pipeline.cost_models.reductions import Curve, Group, ReductionCosts
 from neuroshard_pipeline.errors import CostModelError, PlanError
+from neuroshard_pipeline.sharders.perf_fit import lookup_costs_ms
 from neuroshard_pipeline.tables.lookups import lookup_batch_size, lookup_shard
 from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.samples import REDUCTIONS
@@ -195,7 +196,7 @@ def test_the_fit_is_closer_to_the_costs_than_torchrecs_own_numbers(config):
         if kernel == "fused":
             (_, width), fitted = shards[0]
             shard = Shard(by_name[name], 0, width)
-            cost_ms = sum(models.compute_ms([shard], 4 * BATCH))
+            cost_ms = lookup_costs_ms(models, [[shard]], 4 * BATCH, "sgd").sum()
             (_, own), *_ = default[name, sharding_type, kernel]
             errors.append([abs(np.log((of.fwd_compute + of.bwd_compute) / cost_ms)) for of in (fitted, own)])
     fitted, own = np.median(errors, axis=0)

@@ -54,8 +54,6 @@ NUMBERS_PER_WARP = 128  # FBGEMM: each of the 32 threads of a warp reads 4 numbe
 LEAST_WARP_SHARE = 0.25  # FBGEMM: at least 8 threads handle a bag
 IDS_PER_WARP = 32  # FBGEMM: a row with more ids is reduced by a block of threads (max_segment_length_per_warp)
 IDS_PER_BLOCK = 1024  # FBGEMM: a row with more ids is reduced by several blocks (max_segment_length_per_cta)
-_BACKWARD_KERNELS = 19  # launches of one backward pass in the published traces of A100
-_REDUCTION_KERNELS = 2  # kernels among these that reduce gradients and update rows: one by warps, one by blocks
 _FIRST_HOT_BIN = REUSE_BIN_EDGES.index(IDS_PER_WARP) + 1
 
 #: Optimizer state of a row, in numbers: for the row as a whole, and for each of its columns.
@@ -131,12 +129,6 @@ class LookupTime(NamedTuple):
     backward_us: float
     forward_parts: dict[str, float]
     backward_parts: dict[str, float]
-
-    @property
-    def reduction_us(self) -> float:
-        """Time of the two backward kernels that reduce gradients and update rows."""
-        parts = self.backward_parts
-        return parts["launch"] * _REDUCTION_KERNELS / _BACKWARD_KERNELS + parts["reduce"] + parts["update"]
 
 
 class ModelledDevice(Parameters):

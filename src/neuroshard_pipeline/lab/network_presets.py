@@ -10,11 +10,6 @@ _GBIT_PER_GB = 8.0
 _ETHERNET_HOST = "h100-ib400"
 
 
-def network_names() -> list[str]:
-    """Names of all modelled clusters."""
-    return list(lab_values()["networks"])
-
-
 def network_preset(name: str, ranks_per_host: int | None = None) -> NetworkParams:
     """A modelled cluster.
 

@@ -62,11 +62,6 @@ class Volumes:
         """Bytes of all kinds and ranks between hosts."""
         return float(sum(of.sum() for of in self.across.values()))
 
-    @property
-    def all_to_all_bytes(self) -> float:
-        """Bytes of ids and outputs that all ranks send, inside hosts and between them."""
-        return float(sum(of[kind].sum() for of in (self.inside, self.across) for kind in ("ids", "outputs")))
-
 
 def plan_volumes(
     task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int], gpus_per_host: int | None = None
