@@ -8,6 +8,7 @@ import numpy as np
 from search.small_models import small_models
 from torch import nn
 from torchrec.distributed.planner import Topology
+from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec_bridge.trained_models import LOCAL_BATCH, MODELS, Batches, built
 
 from neuroshard_pipeline.search.params import default_memory
@@ -136,5 +137,8 @@ def planner(model: nn.Module, world_size: int, memory_bytes: int | None = None) 
         Topology(world_size, "cpu", ddr_cap=memory_bytes, local_world_size=world_size, created_by_factory=True),
         LOCAL_BATCH,
         batches=[ids for step in range(2 * world_size) for ids in Batches(model, world_size).draw(step, part)[1]],
-        options=PlannerOptions(settings=SharderSettings(memory=default_memory())),
+        options=PlannerOptions(
+            settings=SharderSettings(memory=default_memory()),
+            storage_reservation=FixedPercentageStorageReservation(0.15),
+        ),
     )

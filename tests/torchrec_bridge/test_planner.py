@@ -96,7 +96,7 @@ def test_the_task_has_the_hosts_of_the_topology_and_says_whether_the_trainer_pip
 def test_the_reservation_is_subtracted_from_the_memory():
     reservation = FixedPercentageStorageReservation(0.5)
     assert make(storage_reservation=reservation).task(collection()).memory_limits == (2**23,) * 4
-    assert make().task(collection()).memory_limits == (int(0.85 * 2**24),) * 4
+    assert make().task(collection()).memory_limits == (2**24,) * 4  # a model of tables only
 
 
 def with_sequences() -> torch.nn.ModuleDict:

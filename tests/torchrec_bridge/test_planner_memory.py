@@ -23,6 +23,7 @@ from torchrec.distributed.planner.types import ShardingOption
 from torchrec.distributed.planner.utils import build_sharder_data_map, sharder_name
 
 from neuroshard_pipeline.errors import CostModelError, PlanError
+from neuroshard_pipeline.evaluation.peak_memory import peak_memory
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.table import Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -172,8 +173,41 @@ def test_a_left_out_module_with_a_plan_takes_memory_where_its_shards_are():
 
 def test_left_out_modules_that_leave_no_memory_are_refused():
     model = torch.nn.ModuleDict({"ebc": bags(), "sequence": sequences(10**7)})
-    with pytest.raises(PlanError, match=r"rank 0 has \d+ bytes after the reservation, but the modules of leave_out"):
+    with pytest.raises(PlanError, match=r"rank 0 lacks \d+ bytes for what is not for tables; use ranks"):
         planner(leave_out=["sequence"]).task(model)
+
+
+def with_dense(rows: int) -> torch.nn.ModuleDict:
+    layers = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.BatchNorm1d(32))
+    return torch.nn.ModuleDict({"ebc": bags(rows=rows), "over": layers})
+
+
+def test_the_dense_part_is_counted_and_no_share_is_guessed():
+    model = with_dense(1000)
+    weights, buffers = 4 * (64 * 32 + 32 + 2 * 32), 4 * 2 * 32 + 8
+    for options, states in ({}, 2), ({"dense_optimizer": "SGD"}, 0), ({"dense_optimizer": "Adagrad"}, 1):
+        taken = (2 + states) * weights + buffers
+        made = planner(storage_reservation=None, **options)
+        assert made.task(model).memory_limits == (2**30 - taken,) * 4
+    apply_optimizer_in_backward(torch.optim.SGD, model["over"].parameters(), {"lr": 0.1})
+    made = planner(storage_reservation=None, activation_bytes=1000)
+    assert made.task(model).memory_limits == (2**30 - 2 * weights - buffers - 1000,) * 4
+    with pytest.raises(
+        PlanError, match=r"rank 0 lacks \d+ bytes for what is not for tables; use ranks with more memory"
+    ):
+        planner(gib=1e-5, storage_reservation=None).task(model)
+
+
+def test_a_plan_leaves_room_for_the_peak_of_a_step():
+    """The tables of one rank fit beside their ids and outputs, but not beside the buffers at the peak."""
+    model, options = with_dense(20_000), {"storage_reservation": None, "sharder": "dim_greedy"}
+    plenty = planner(2, **options).search(model)
+    peak, dense_bytes = peak_memory(plenty).reserved, 2**30 - plenty.task.memory_limits[0]
+    assert max(plenty.memory_bytes) < peak.max()
+    enough = (int(peak.max()) + 1 + dense_bytes) / 2**30
+    assert planner(2, enough, **options).search(model).memory_bytes == plenty.memory_bytes
+    with pytest.raises(PlanError, match=r"at the peak of a step, rank \d needs \d+ bytes more than it has; use ranks"):
+        planner(2, (max(plenty.memory_bytes) + 1 + dense_bytes) / 2**30, **options).search(model)
 
 
 class OnCpuCompute(SmallComputeModel):

@@ -1,7 +1,9 @@
 """A planner for TorchRec. It makes the plans with which `DistributedModelParallel` shards a model."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+import numpy as np
 import torch.distributed as dist
 
 # Functions of these two modules have the default process group as a default argument. If the modules are first imported
@@ -12,10 +14,12 @@ import torch.distributed.nn
 import torch.distributed.optim  # noqa: F401
 from torch import nn
 
-from neuroshard_pipeline.errors import PlanError
+from neuroshard_pipeline.errors import DoesNotFitError, PlanError
+from neuroshard_pipeline.evaluation.peak_memory import peak_memory
 from neuroshard_pipeline.replanning import replan
 from neuroshard_pipeline.search.models import Models, check_hardware
 from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import shard
 from neuroshard_pipeline.tables.profile import with_profile
 from neuroshard_pipeline.tables.table import Table
@@ -24,20 +28,22 @@ from neuroshard_pipeline.torchrec_bridge.agreement import agree, gathered, proce
 from neuroshard_pipeline.torchrec_bridge.constraints import search_constraints, with_kernel_settings, with_kernels
 from neuroshard_pipeline.torchrec_bridge.made_for import MadeFor, load_plan
 from neuroshard_pipeline.torchrec_bridge.plan_json import is_document, read_document, tables_sha256
-from neuroshard_pipeline.torchrec_bridge.planner_options import DEFAULT_RESERVATION, PlannerOptions
+from neuroshard_pipeline.torchrec_bridge.planner_options import PlannerOptions
 from neuroshard_pipeline.torchrec_bridge.profile import profile_from_batches
 from neuroshard_pipeline.torchrec_bridge.running import read_plan
 from neuroshard_pipeline.torchrec_plan.comm_precision import precision_of, torchrec_sharders
 from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
-from neuroshard_pipeline.torchrec_plan.left_out import left_out_bytes
+from neuroshard_pipeline.torchrec_plan.left_out import unplanned_bytes
 from neuroshard_pipeline.torchrec_plan.modules import ModuleTable, embedding_modules, read_module_tables, read_optimizer
 
 require_torchrec()
 from torchrec.distributed.comm import get_local_size  # noqa: E402
 from torchrec.distributed.planner import ParameterConstraints, Topology  # noqa: E402
-from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation  # noqa: E402
 from torchrec.distributed.types import ModuleSharder, ShardingPlan, ShardingPlanner  # noqa: E402
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor  # noqa: E402
+
+#: Most searches with less memory, if the peak of a step needs more than a plan leaves.
+_MOST_SEARCHES = 4
 
 
 class NeuroShardPlanner(ShardingPlanner):
@@ -128,12 +134,33 @@ class NeuroShardPlanner(ShardingPlanner):
         """
         made_for, options = self.made_for(module, sharders), self.options
         present, task, settings = options.present, made_for.task, made_for.settings
-        if present is None:
-            return shard(task, self.models, options.sharder, settings, options.seed)
         if is_document(present) and not made_for.differences(read_document(present)):
             return load_plan(present, made_for)
+        for _ in range(_MOST_SEARCHES):
+            try:
+                found = self._searched(task, settings)
+            except DoesNotFitError:
+                if task is made_for.task:
+                    raise
+                break
+            peak = peak_memory(found)
+            needed = peak.allocated if self.topology.compute_device == "cpu" else peak.reserved
+            missing = np.ceil(np.maximum(needed - made_for.task.memory_limits, 0.0)).astype(np.int64)  # (W,)
+            if options.storage_reservation is not None or not missing.any():
+                return found
+            limits = np.where(missing > 0, np.array(found.memory_bytes) - missing, task.memory_limits)
+            task = replace(task, memory_bytes=tuple(np.maximum(limits, 1).tolist()))
+        raise PlanError(
+            f"at the peak of a step, rank {missing.argmax()} needs {missing.max()} bytes more than it has; use ranks "
+            "with more memory or a smaller batch, or give your own storage_reservation"
+        )
+
+    def _searched(self, task: ShardingTask, settings: SharderSettings) -> Plan:
+        options = self.options
+        if options.present is None:
+            return shard(task, self.models, options.sharder, settings, options.seed)
         limits = [] if options.gib_per_rank is None else [options.gib_per_rank]
-        found = replan(read_plan(present, task), task, self.models, limits, settings, options.seed)
+        found = replan(read_plan(options.present, task), task, self.models, limits, settings, options.seed)
         return found.within(options.gib_per_rank).plan
 
     def made_for(self, module: nn.Module, sharders: Sequence[ModuleSharder[nn.Module]] | None = None) -> MadeFor:
@@ -201,25 +228,29 @@ class NeuroShardPlanner(ShardingPlanner):
         return [with_profile(table, batch_size) for table in tables]
 
     def _memory_bytes(self, module: nn.Module, sharders: Sequence[ModuleSharder[nn.Module]]) -> tuple[int, ...]:
-        """Memory for tables on every rank, net of TorchRec's reservation and of the modules that are left out."""
-        reservation = self.options.storage_reservation or FixedPercentageStorageReservation(DEFAULT_RESERVATION)
-        reserved = reservation.reserve(
-            topology=self.topology,
-            batch_size=self.batch_size,
-            module=module,
-            sharders=list(sharders),
-            constraints=self.constraints or None,
-        )
-        kind = "hbm" if self.topology.compute_device == "cuda" else "ddr"
-        limits = [int(getattr(device.storage, kind)) for device in reserved.devices]
-        left_out = left_out_bytes(module, self.options.leave_out, len(limits), self.options.left_out_plan)
-        for rank, (limit, taken) in enumerate(zip(limits, left_out, strict=True)):
-            if taken >= limit:
-                raise PlanError(
-                    f"rank {rank} has {limit} bytes after the reservation, but the modules of leave_out take {taken}; "
-                    "give the plan that spreads them over the ranks as left_out_plan, or use ranks with more memory"
-                )
-        return tuple(limit - taken for limit, taken in zip(limits, left_out, strict=True))
+        """Memory for tables on every rank, net of TorchRec's reservation or of what is counted in its place."""
+        options, topology, tensors = self.options, self.topology, [*module.named_parameters(), *module.named_buffers()]
+        optimizer, activation_bytes = options.dense_optimizer, options.activation_bytes
+        if options.storage_reservation is None:
+            collections = embedding_modules(module, options.leave_out).values()
+            planned = {id(weight) for collection in collections for weight in collection.parameters()}
+            counted = [(name, tensor) for name, tensor in tensors if id(tensor) not in planned]
+        else:  # has what the model needs without the modules that are left out
+            optimizer, activation_bytes, paths = "SGD", 0, tuple(f"{path}." for path in options.leave_out)
+            counted = [(name, tensor) for name, tensor in tensors if name.startswith(paths)]
+            topology = options.storage_reservation.reserve(
+                topology, self.batch_size, module, list(sharders), self.constraints or None
+            )
+        kind = "hbm" if topology.compute_device == "cuda" else "ddr"
+        limits = [int(getattr(device.storage, kind)) for device in topology.devices]
+        weights = unplanned_bytes(counted, len(limits), options.left_out_plan, optimizer)
+        left = [limit - taken - activation_bytes for limit, taken in zip(limits, weights, strict=True)]
+        if min(left) <= 0:
+            raise PlanError(
+                f"rank {left.index(min(left))} lacks {1 - min(left)} bytes for what is not for tables; use ranks with "
+                "more memory, or give the plan of the modules of leave_out as left_out_plan"
+            )
+        return tuple(left)
 
     def _fingerprint(self, module: nn.Module) -> str:
         """Module paths and tables of a model, as a text that is equal for equal models."""

@@ -12,9 +12,6 @@ require_torchrec()
 from torchrec.distributed.planner.types import StorageReservation  # noqa: E402
 from torchrec.distributed.types import ShardingPlan  # noqa: E402
 
-#: Default share of a rank's memory that tables may not use, as in TorchRec's `EmbeddingShardingPlanner`.
-DEFAULT_RESERVATION = 0.15
-
 
 @dataclass(frozen=True)
 class PlannerOptions:
@@ -25,11 +22,14 @@ class PlannerOptions:
         settings: settings of the searches and of the memory model, or None for the defaults of `ns.shard` with a memory
             model that also counts the buffers of a batch, because a topology states the whole memory of a device.
         seed: seed of sharders that draw random numbers.
-        storage_reservation: TorchRec's reservation, or None to reserve `DEFAULT_RESERVATION` of every rank's memory.
-        leave_out: fully qualified names of modules that are planned elsewhere. Every rank loses the memory of the
-            shards of these modules that `left_out_plan` places on the rank. If that plan lacks a module, every rank
-            loses the memory of the whole module and of its gradients. The states of optimizers that are attached with
-            `apply_optimizer_in_backward` count, too.
+        storage_reservation: TorchRec's reservation, or None to count what is not for tables: all other weights and
+            buffers, as replicas with gradients and optimizer states, `activation_bytes`, and the buffers at the peak of
+            a step (`evaluation.peak_memory`).
+        dense_optimizer: class of the optimizer of these weights, such as `AdamW`, unless another one is attached.
+        activation_bytes: what the dense network keeps of a rank's samples for its backward pass
+            (`train_check.sharding.saved_bytes`), which no module tells, and other needs, such as CUDA's context.
+        leave_out: fully qualified names of modules that are planned elsewhere; their memory is counted
+            (`unplanned_bytes`).
         left_out_plan: TorchRec's plan of the modules that are left out, or None.
         pipelines_input_dist: whether the trainer overlaps the exchange of ids with the previous batch, as TorchRec's
             `TrainPipelineSparseDist` does.
@@ -47,6 +47,8 @@ class PlannerOptions:
     settings: SharderSettings | None = None
     seed: int = 0
     storage_reservation: StorageReservation | None = None
+    dense_optimizer: str = "Adam"
+    activation_bytes: int = 0
     leave_out: Collection[str] = ()
     left_out_plan: ShardingPlan | None = None
     pipelines_input_dist: bool = False

@@ -1,7 +1,7 @@
-"""Modules of a model that are planned elsewhere: their tables, and the memory that they take on every rank."""
+"""Modules of a model that are planned elsewhere, and its dense part: the memory that they take on every rank."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from torch import nn
@@ -14,6 +14,7 @@ _STATE_BYTES = {
     "SGD": lambda _: 0,
     "RowWiseAdagrad": lambda shape: 4 * shape[0],
     "Adam": lambda shape: 8 * math.prod(shape),
+    "AdamW": lambda shape: 8 * math.prod(shape),
 }
 
 
@@ -32,32 +33,25 @@ def configs_of(module: nn.Module) -> list[Any]:
     return list(getattr(module, "embedding_bag_configs", getattr(module, "embedding_configs", list))())
 
 
-def left_out_bytes(module: nn.Module, leave_out: Collection[str], world_size: int, plan: Any | None) -> list[int]:
-    """Bytes that the modules of `leave_out` take on every rank.
+def unplanned_bytes(
+    tensors: Iterable[tuple[str, Any]], world_size: int, plan: Any | None, optimizer: str = "SGD"
+) -> list[int]:
+    """Bytes that parameters and buffers with these names take on every rank, without activations.
 
-    For a table with shards in `plan`, TorchRec's plan of these modules, each shard counts on its rank, with weights and
+    For a table with shards in `plan`, TorchRec's plan of other modules, each shard counts on its rank, with weights and
     optimizer state. All other parameters and buffers are data parallel: every rank holds them as a whole, and
-    parameters have gradients of the same size. Activations and the state of the dense network's optimizer are not
-    counted. A module inside another one of `leave_out` counts once.
-
-    Raises:
-        PlanError: the model has no module of such a name.
+    parameters have gradients of the same size, and the state of `optimizer` unless another one is attached.
     """
-    taken, seen = [0] * world_size, set()
-    for path in leave_out:
-        tensors = _submodule(module, path)
-        for name, tensor in (*tensors.named_parameters(path), *tensors.named_buffers(path)):
-            if id(tensor) in seen:
-                continue
-            seen.add(id(tensor))
-            sharding = _sharding_of(name, plan)
-            if sharding is None or sharding.sharding_spec is None:
-                gradients = tensor.nbytes if tensor.requires_grad else 0
-                replicated = _bytes(tensor, tensor.shape) + gradients
-                taken = [total + replicated for total in taken]
-                continue
-            for shard in sharding.sharding_spec.shards:
-                taken[shard.placement.rank()] += _bytes(tensor, shard.shard_sizes)
+    taken = [0] * world_size
+    for name, tensor in tensors:
+        sharding = _sharding_of(name, plan)
+        if sharding is None or sharding.sharding_spec is None:
+            trained = tensor.nbytes if tensor.requires_grad else 0
+            replicated = _bytes(tensor, tensor.shape, optimizer if trained else "SGD") + trained
+            taken = [total + replicated for total in taken]
+            continue
+        for shard in sharding.sharding_spec.shards:
+            taken[shard.placement.rank()] += _bytes(tensor, shard.shard_sizes)
     return taken
 
 
@@ -74,10 +68,8 @@ def _sharding_of(name: str, plan: Any | None) -> Any | None:
     return None if plan is None else plan.plan.get(".".join(path[2:-1]), {}).get(table)
 
 
-def _bytes(tensor: Any, shape: Sequence[int]) -> int:
+def _bytes(tensor: Any, shape: Sequence[int], optimizer: str = "SGD") -> int:
     """Weights and optimizer state of a tensor, or of a shard of it with this shape."""
-    numbers = math.prod(shape)
-    state = 0
-    for optimizer in getattr(tensor, "_optimizer_classes", ()):
-        state += _STATE_BYTES.get(optimizer.__name__, lambda _: 4 * numbers)(shape)
+    numbers, attached = math.prod(shape), [each.__name__ for each in getattr(tensor, "_optimizer_classes", ())]
+    state = sum(_STATE_BYTES.get(name, lambda _: 4 * numbers)(shape) for name in attached or [optimizer])
     return tensor.element_size() * numbers + state

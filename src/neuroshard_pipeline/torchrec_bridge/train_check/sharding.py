@@ -84,17 +84,16 @@ def dense_memory_bytes(name: ModelName, mode: DenseMode, task: ShardingTask, par
     ranks = shard_sizes(mode, task)[-1]
     held = sum(-(-len(each) // ranks) * each.nbytes // len(each) for each in dense.parameters())
     largest = max(sum(each.nbytes for each in layer.parameters()) for layer in dense.layers)
-    return 2 * held + (0 if ranks == 1 else 3 * largest) + _saved_bytes(dense, inputs)
+    return 2 * held + (0 if ranks == 1 else 3 * largest) + saved_bytes(dense, inputs)
 
 
-def _saved_bytes(dense: nn.Module, inputs: Sequence[torch.Tensor]) -> int:
-    """Bytes that the forward pass keeps for the backward pass, without parameters and inputs."""
+def saved_bytes(dense: nn.Module, inputs: Sequence[torch.Tensor]) -> int:
+    """Bytes that the forward pass keeps for the backward pass, without parameters and inputs; all may be on meta."""
     given = {tensor.untyped_storage()._cdata for tensor in (*dense.parameters(), *inputs)}
     saved: dict[int, torch.UntypedStorage] = {}
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        saved[storage._cdata] = storage
+        saved[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
