@@ -65,18 +65,13 @@ def dense_network(name: ModelName, tables: Sequence[Table], params: TrainingPara
             continue
         if parameter.dim() > 1:
             nn.init.xavier_uniform_(parameter, generator=generator)
-        else:
-            nn.init.constant_(
-                parameter, float(path.endswith("weight"))
-            )  # 1 for weights of normalisations, 0 for biases
+        else:  # 1 for weights of normalisations, 0 for biases
+            nn.init.constant_(parameter, float(path.endswith("weight")))
     return made
 
 
 class RankingModel(nn.Module):
-    """Embedding tables on the meta device, with a feature of the same name each, and a named dense network on the CPU.
-
-    The weights of the dense network are seeded.
-    """
+    """Embedding tables on the meta device, with a feature of the same name each, and a seeded dense network."""
 
     def __init__(self, name: ModelName, tables: Sequence[Table], params: TrainingParams) -> None:
         super().__init__()
@@ -97,9 +92,7 @@ class RankingModel(nn.Module):
 def initial_columns(table: Table, column_offset: int, width: int, seed: int) -> NDArray[np.float32]:
     """The initial weights (rows, width) of `width` columns from `column_offset` on, the same for every sharding.
 
-    They are uniform within ±1/sqrt(embedding_dim * pooling_factor). Pooled rows of all tables then have similar
-    norms. Every table therefore influences the loss from the first step on, and an id that is sent to a wrong rank
-    changes the loss.
+    They are uniform within ±1/sqrt(embedding_dim * pooling_factor), so that every table influences the loss at once.
     """
     limit = 1.0 / math.sqrt(table.embedding_dim * max(table.pooling_factor, 1.0))
     values = np.empty((table.num_embeddings, width), dtype=np.float32)

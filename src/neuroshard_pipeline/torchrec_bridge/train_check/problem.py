@@ -42,9 +42,7 @@ def state_problem(
 def stated_task(
     tasks: pd.DataFrame, params: TrainTaskParams, training: TrainingParams, memory: MemoryModel | None = None
 ) -> ShardingTask:
-    """The task without its batches; `tasks` is not read if the parameters name a file of tables.
-
-    Its memory is what the largest dense network leaves on a rank.
+    """The task without its batches; its memory is what the largest dense network leaves on a rank.
 
     Raises:
         NeuroShardError: the task is unknown, tables cannot be read, `train_check` cannot train a table, or the dense

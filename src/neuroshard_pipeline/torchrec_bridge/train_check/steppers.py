@@ -29,15 +29,11 @@ from torchrec.distributed.train_pipeline import TrainPipelineSparseDist  # noqa:
 def training_steps(
     group: Group, params: TrainingParams, device: torch.device, now: Clock | None
 ) -> list[tuple[dict[str, Any], RunStep]]:
-    """What takes turns (`truth.steps.MakeSteps`).
-
-    Rows of the embedding modules alone have the model `embeddings` and no dense mode; those of a dense network alone
-    have no sharder.
-    """
+    """What takes turns (`truth.steps.MakeSteps`); embeddings alone have no dense mode, dense networks no sharder."""
     task, clock = group.plans[0].task, now or device_clock(device)
     batches = [rank_batch(task, batch, device) for batch in group.batches]
-    nothing = {"model": "embeddings", "dense": ""}
-    found = [(names | nothing, run) for names, run in embedding_steps(group, params, device, now)]
+    alone = {"model": "embeddings", "dense": ""}
+    found = [(names | alone, run) for names, run in embedding_steps(group, params, device, now)]
     for model, mode in itertools.product(params.models, params.dense):
         names = {"task_id": task.task_id, "model": model, "dense": mode}
         steps = {"": _dense_alone(task, model, mode, params, device)}
@@ -91,8 +87,7 @@ class DenseAlone(nn.Module):
 class Steps:
     """Timed steps of a model on this rank, which begin together on all ranks; the batches come in a cycle.
 
-    The model returns the loss, and a tuple that begins with the loss. The optimizer does what the backward pass does
-    not update. A dense network alone has nothing to pipeline.
+    The model returns the loss, and a tuple that begins with it. A dense network alone has nothing to pipeline.
     """
 
     def __init__(

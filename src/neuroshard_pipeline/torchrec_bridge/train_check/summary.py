@@ -33,7 +33,6 @@ def summarise_training(steps: pd.DataFrame, solutions: Solutions, params: Traini
         ranks; `speed_up` over the first plan, and `embedding_speed_up`, that of the embedding modules alone;
         `embeddings_ms` and `dense_ms`, what both take alone; `predicted_ms`, the predicted embedding step and
         `dense_ms`, null if there are several networks. A plan with the ending `AGAIN` is a second measurement.
-        `modes`, a row per network, model and dense mode: `speed_up` over the first mode, over all plans.
 
     Raises:
         TrainCheckError: two losses of a model differ, or a loss is not finite.
@@ -59,7 +58,6 @@ def summarise_training(steps: pd.DataFrame, solutions: Solutions, params: Traini
         "first": plans[0].sharder,
         "losses": losses,
         "speeds": [row for form in forms for row in _speeds(form, times, parts, plans)],
-        "modes": [_mode(form, times, params.dense[0]) for form in forms if form[2] != params.dense[0]],
         "failures": solutions.failures.set_index("sharder")["error"].to_dict(),
     }
 
@@ -127,16 +125,6 @@ def _speeds(
         }
 
 
-def _mode(form: tuple[str, str, str], times: Mapping[Any, np.ndarray], first: str) -> Json:
-    """A row of `modes`: a dense mode beside the first one."""
-    network, model, mode = form
-    ours, theirs = (
-        np.mean([ms for key, ms in times.items() if key[:3] == (network, model, each) and key[3]], axis=0)
-        for each in (mode, first)
-    )
-    return {"network": network, "model": model, "dense": mode, "against": first, "speed_up": _ratio(theirs, ours)}
-
-
 def _ratio(theirs: np.ndarray, ours: np.ndarray) -> dict[str, float]:
     """The ratio of the medians of times (R,) with its interval; a resample draws the same rounds for both."""
     draws = np.random.default_rng(0).integers(len(ours), size=(_RESAMPLES, len(ours)))
@@ -169,19 +157,13 @@ def training_rows(summary: Mapping[str, Any]) -> list[list[str]]:
 
 
 def training_notes(summary: Mapping[str, Any]) -> list[str]:
-    """Lines below the table: modes, sharders without a plan, what was trained, and how much the losses differ."""
+    """Lines below the table: sharders without a plan, what was trained, and how much the losses differ."""
     training, losses = summary["training"], summary["losses"]
     ranks = ", ".join(["virtual ranks", *training["networks"]] if training["networks"] else [training["backend"]])
     errors = [abs(of["predicted_ms"] / of["step_ms"] - 1.0) for of in summary["speeds"] if of["predicted_ms"]]
-    modes = (
-        f"{', '.join(filter(None, (of['network'], of['model'], of['dense'])))}: {of['speed_up']['value']:.3f} times as "
-        f"fast as {of['against']} ({of['speed_up']['low']:.3f}..{of['speed_up']['high']:.3f})"
-        for of in summary["modes"]
-    )
     return [
         *(f"{name}: no plan: {error}" for name, error in summary["failures"].items()),
         "",
-        *modes,
         f"{summary['num_tables']} tables of {summary['task_id']} on {summary['world_size']} ranks of "
         f"{summary['num_hosts']} host(s) ({ranks}), trainer {training['trainer']}, batch_size {summary['batch_size']}.",
         f"{training['rounds']} rounds of {training['steps_per_round']} timed steps; all take turns, in a new order in "
