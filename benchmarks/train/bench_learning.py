@@ -1,14 +1,15 @@
 """Does DHEN learn what a DLRM of the same size does not? Normalised entropy on clicks with known interactions.
 
-A sample has 8 features with 100 categories each. Every category has a hidden vector. The logit of a click is the sum,
-over all pairs (order 2) or all triples (order 3) of features, of the sum of the product of their vectors, scaled to a
-standard deviation of 2. The normalised entropy is the log loss on new samples, divided by that of the click rate: 1
-knows nothing, and the smallest value that any model can reach is that of the true logits.
+A sample has 8 features with 20 categories each. Every category has a hidden vector of 3 numbers. The logit of a click
+is the sum, over all pairs (order 2) or all triples (order 3) of features, of the sum of the product of their vectors,
+scaled to a standard deviation of 2. The normalised entropy is the log loss on new samples, divided by that of the click
+rate: 1 knows nothing, and the smallest value that any model can reach is that of the true logits.
 
-Both models have embeddings of 16 numbers and nearly as many dense parameters. Each trains with Adam for one pass at two
-learning rates, and the better one on a validation set counts. It takes about 6 minutes on one core:
+Both models have embeddings of 16 numbers and nearly as many dense parameters. Each trains with Adam at two learning
+rates, at most `--passes` times over the samples, and stops after two passes that do not help on a validation set. The
+rate and the pass that are best there count. A seed takes about 5 minutes on one core:
 
-    python benchmarks/train/bench_learning.py [--samples 200000] [--seeds 3]
+    python benchmarks/train/bench_learning.py [--samples 100000] [--passes 8] [--seeds 0 1 2]
 """
 
 import argparse
@@ -27,9 +28,10 @@ from neuroshard_pipeline.torchrec_bridge.train_check.batches import DENSE_FEATUR
 from neuroshard_pipeline.torchrec_bridge.train_check.model import RankingModel, initial_columns
 from neuroshard_pipeline.torchrec_bridge.train_check.params import DhenParams, ModelName, TrainingParams
 
-FEATURES, CATEGORIES, WIDTH, HIDDEN, BATCH = 8, 100, 16, 3, 512
-HELD_OUT = 50_000
-RATES = (1e-3, 3e-3)
+FEATURES, CATEGORIES, WIDTH, HIDDEN, BATCH = 8, 20, 16, 3, 512
+HELD_OUT = 20_480
+RATES = (3e-3, 1e-2)
+PATIENCE = 2
 TABLES = [Table(f"t{at}", CATEGORIES, WIDTH, 1.0) for at in range(FEATURES)]
 #: Sizes with about equal numbers of dense parameters.
 SIZES: dict[ModelName, dict] = {
@@ -102,39 +104,54 @@ def entropy(logits: np.ndarray, labels: np.ndarray) -> float:
     return float(loss / -(rate * np.log(rate) + (1 - rate) * np.log(1 - rate)))
 
 
-def learned(name: ModelName, order: int, samples: int, seed: int) -> dict[str, object]:
-    """Normalised entropy of a model on new samples, and of the true logits."""
-    categories, logits, labels = clicks(order, samples + 2 * HELD_OUT, seed)
-    found = []
-    for rate in RATES:
-        model = built(name, seed)
-        optimizer = torch.optim.Adam(model.parameters(), lr=rate)
-        for batch in batches(categories[:samples], labels[:samples]):
+def scores(model: RankingModel, categories: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
+    """Normalised entropy on the first half of the held-out samples, for validation, and on the second half."""
+    with torch.no_grad():
+        logits = np.concatenate([model(batch)[1][1].double().numpy() for batch in batches(categories, labels)])
+    return entropy(logits[:HELD_OUT], labels[:HELD_OUT]), entropy(logits[HELD_OUT:], labels[HELD_OUT:])
+
+
+def trained(
+    model: RankingModel, rate: float, passes: int, data: list[np.ndarray]
+) -> Iterator[tuple[float, float, int]]:
+    """The scores after every pass until they have not improved for some passes, and the number of the pass."""
+    categories, labels, *held_out = data
+    optimizer, best, best_pass = torch.optim.Adam(model.parameters(), lr=rate), np.inf, 0
+    for number in range(1, passes + 1):
+        for batch in batches(categories, labels):
             loss, _ = model(batch)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        with torch.no_grad():
-            given = [model(batch)[1][1].double().numpy() for batch in batches(categories[samples:], labels[samples:])]
-        scores, truth = np.concatenate(given), labels[samples:]
-        found.append(
-            [entropy(scores[part], truth[: len(scores)][part]) for part in np.split(np.arange(len(scores)), 2)]
-        )
-    best = min(found)  # by the validation set, the first half
-    size = sum(each.numel() for each in model.dense.parameters())
+        validation, test = scores(model, *held_out)
+        yield validation, test, number
+        best, best_pass = (validation, number) if validation < best else (best, best_pass)
+        if number - best_pass >= PATIENCE:
+            return
+
+
+def learned(name: ModelName, order: int, samples: int, passes: int, seed: int) -> dict[str, object]:
+    """Normalised entropy of a model on new samples, and of the true logits."""
+    categories, logits, labels = clicks(order, samples + 2 * HELD_OUT, seed)
+    data = [categories[:samples], labels[:samples], categories[samples:], labels[samples:]]
+    found = [(*each, rate) for rate in RATES for each in trained(built(name, seed), rate, passes, data)]
+    _, test, best_pass, rate = min(found)
+    size = sum(each.numel() for each in built(name, seed).dense.parameters())
     true = entropy(logits[samples + HELD_OUT :], labels[samples + HELD_OUT :])
-    return {"order": order, "model": name, "seed": seed, "dense": size, "NE": best[1], "NE of the true logits": true}
+    row = {"order": order, "model": name, "seed": seed, "dense": size, "rate": rate, "pass": best_pass}
+    return row | {"NE": test, "NE of the true logits": true}
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--samples", type=int, default=200_000)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--samples", type=int, default=100_000)
+    parser.add_argument("--passes", type=int, default=8)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     given = parser.parse_args()
     rows = []
-    for seed in range(given.seeds):
+    for seed in given.seeds:
         for order in (2, 3):
-            rows += [learned(name, order, given.samples, seed) for name in SIZES]
+            rows += [learned(name, order, given.samples, given.passes, seed) for name in SIZES]
             print(pd.DataFrame(rows[-2:]).round(4).to_string(index=False, header=len(rows) == 2), flush=True)
     means = pd.DataFrame(rows).groupby(["order", "model"])[["dense", "NE", "NE of the true logits"]]
     print(f"\nmeans over seeds\n{means.mean().round(4)}\n\nstandard deviations\n{means.std().round(4)}")
