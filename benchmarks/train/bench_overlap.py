@@ -11,14 +11,9 @@ predictions: nothing is measured.
     output dist, both ways  the same in the backward pass
     forward half            `TrainPipelineSemiSync`: input dist, lookups and output dist of the next batch
 
-    python benchmarks/train/bench_overlap.py predicted                       # the lab's H100; 2 minutes on one core
-    python benchmarks/train/bench_overlap.py measured --data data/virtual    # after `kedro run --env virtual`
-
-`measured` trains a DLRM and DHEN with `TrainPipelineSparseDist` on 8 virtual ranks, under the plan that is told that
-the input dist is hidden and under the one that is not; it takes about a minute per task on 2 cores.
+    python benchmarks/train/bench_overlap.py        # the lab's H100; a few minutes on one core
 """
 
-import argparse
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,13 +26,8 @@ import pandas as pd
 import neuroshard_pipeline as ns
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.price import priced
-from neuroshard_pipeline.sharders.registry import Solutions
-from neuroshard_pipeline.torchrec_bridge.train_check.problem import state_problem
-from neuroshard_pipeline.torchrec_bridge.train_check.run import train_under_plans
-from neuroshard_pipeline.torchrec_bridge.train_check.summary import summarise_training
 
 sys_path.insert(0, str(Path(__file__).resolve().parents[1] / "search"))
-from bench_samples_per_second import interval, parameters, tasks_of
 from whole_cost_tasks import suite_tasks
 
 
@@ -55,7 +45,6 @@ class Hidden:
         return lambda *given, **named: found(*given, **named) * (1.0 - self.shares[name])
 
 
-NO_ATTEMPTS = pd.DataFrame(columns=["task_id", "sharder", "seconds", "error"])
 FORWARD = {"forward_ms": 1.0}
 #: Sets of hidden parts: whether the input dist is, calls of the communication model, and calls of the compute model.
 HIDDEN: dict[str, tuple[bool, dict[str, Any], dict[str, Any]]] = {
@@ -100,37 +89,5 @@ def predicted() -> None:
     print(summary.agg(["mean", "max"]).astype(float).round(4).to_string())
 
 
-def measured(data: Path, count: int) -> None:
-    """Steps of the pipelined trainer under both plans of tasks of a run."""
-    models, frame = ns.load_cost_models(data / "06_models"), tasks_of(data, 8, count)
-    rows = []
-    for task_id in frame["task_id"].unique():
-        params, training = parameters(frame[frame["task_id"] == task_id].iloc[0], ("ethernet-25",))
-        training = training.model_copy(update={"trainer": "pipelined", "dense": ("ddp",)})
-        task, batches = state_problem(frame, params, training)
-        plain = ns.shard(replace(task, pipelines_input_dist=False), models)
-        told = ns.shard(task, models)
-        if same_placement(told, plain):
-            print(f"{task_id}: the same plan", flush=True)
-            continue
-        untold = priced(replace(plain, task=told.task, sharder="not told"), models)
-        steps = train_under_plans([untold, told], batches, training)
-        found = summarise_training(steps, Solutions((untold, told), NO_ATTEMPTS), training)
-        for row in found["speeds"]:
-            ms = {"predicted": told.predicted_cost_ms / untold.predicted_cost_ms, "speed_up": row["speed_up"]["value"]}
-            rows.append({"task": task_id, "model": row["model"], "plan": row["sharder"]} | ms)
-        print(pd.DataFrame(rows[-6:]).round(3).to_string(index=False, header=len(rows) < 7), flush=True)
-    for (model, plan), own in pd.DataFrame(rows).groupby(["model", "plan"]):
-        print(f"{model} {plan}: speed relative to the plan that is not told {interval(own['speed_up'])}")
-
-
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("predicted", "measured"))
-    parser.add_argument("--data", type=Path, default=Path("data/virtual"))
-    parser.add_argument("--tasks", type=int, default=6)
-    given = parser.parse_args()
-    if given.what == "predicted":
-        predicted()
-    else:
-        measured(given.data, given.tasks)
+    predicted()
