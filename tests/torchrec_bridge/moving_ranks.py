@@ -174,31 +174,38 @@ def predicted_bytes(job: Job, other: Job) -> int:
 
 
 def moved_and_saved(rank: int, world_size: int, optimizers: list[str], folder: str) -> None:
-    """For every pair of types, move a trained model and load its checkpoint."""
-    for optimizer, (number, kind) in itertools.product(optimizers, enumerate(TYPES)):
-        job, path = Job(kind, optimizer, seed=number), f"{folder}/{optimizer}-{kind}-{world_size}"
-        job.train(0, 1)
-        before = job.tensors()
-        save(path, job.model, job.optimizers)
-        jobs = _jobs(optimizer)
-        for other in jobs:
-            moved = move(job.model, other.model, job.optimizers, other.optimizers)
-            assert optimizer != "sgd" or moved == predicted_bytes(job, other)
-        losses = job.train(3, 4)
-        if rank == 0:
-            torch.save((before, losses, job.blocks), f"{path}.pt")
-        for other in jobs:
-            check_goes_on(other, before, losses, job.blocks)
-            load(path, other.model, other.optimizers)
-            check_tensors(other, before)
+    """Move a trained model for every pair of types, and load checkpoints where `loaded_by_more_ranks` does not."""
+    for optimizer in optimizers:
+        jobs = _jobs(optimizer)  # each move and each load replaces all weights and states
+        for number, kind in enumerate(TYPES):
+            job, path = Job(kind, optimizer, seed=number), f"{folder}/{optimizer}-{kind}-{world_size}"
+            job.train(0, 1)
+            before = job.tensors()
+            save(path, job.model, job.optimizers)
+            for other in jobs:
+                moved = move(job.model, other.model, job.optimizers, other.optimizers)
+                assert optimizer != "sgd" or moved == predicted_bytes(job, other)
+            losses = job.train(3, 4)
+            if rank == 0:
+                torch.save((before, losses, job.blocks), f"{path}.pt")
+            for other in jobs:
+                check_goes_on(other, before, losses, job.blocks)
+            for other in jobs if (world_size, optimizer) == (2, "rowwise") else _two(jobs, number):
+                load(path, other.model, other.optimizers)
+                check_tensors(other, before)
 
 
 def loaded_by_more_ranks(rank: int, world_size: int, folder: str) -> None:
-    """For every pair of types, load a checkpoint that half as many ranks have written; 4 ranks also write their own."""
-    for kind, job in itertools.product(TYPES, _jobs("rowwise")):
+    """Load checkpoints that half as many ranks have written; 4 ranks do so for every pair of types and write their own.
+
+    8 ranks load a checkpoint of every type, two under every type.
+    """
+    jobs = _jobs("rowwise")
+    for number, kind in enumerate(TYPES):
         path = f"{folder}/rowwise-{kind}-{world_size // 2}"
-        load(path, job.model, job.optimizers)
-        check_goes_on(job, *torch.load(f"{path}.pt"))
+        for job in jobs if world_size == 4 else _two(jobs, number):
+            load(path, job.model, job.optimizers)
+            check_goes_on(job, *torch.load(f"{path}.pt"))
     if world_size == 4:
         moved_and_saved(rank, world_size, ["rowwise"], folder)
 
@@ -206,6 +213,11 @@ def loaded_by_more_ranks(rank: int, world_size: int, folder: str) -> None:
 def _jobs(optimizer: str) -> list[Job]:
     """A job for every type."""
     return [Job(kind, optimizer, seed=20 + number) for number, kind in enumerate(TYPES)]
+
+
+def _two(jobs: list[Job], number: int) -> list[Job]:
+    """Two jobs for a checkpoint of the type with this number; over all types, each job is among them twice."""
+    return [jobs[(number + step) % len(jobs)] for step in (1, 3)]
 
 
 def killed_while_saving(rank: int, world_size: int, folder: str) -> None:  # noqa: ARG001

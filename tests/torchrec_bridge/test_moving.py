@@ -19,7 +19,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize("world_size", [4, 8])
-def test_checkpoints_of_every_type_load_under_every_type_on_more_ranks(folder, world_size):
+def test_checkpoints_of_every_type_load_on_more_ranks(folder, world_size):
     """For TorchRec, 4 or 8 ranks are on two hosts. 4 ranks also move and save, as those of `folder` do."""
     run_ranks(world_size, folder, loaded_by_more_ranks, str(folder), local_world_size=HOSTS[world_size])
 
