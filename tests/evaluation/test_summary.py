@@ -50,18 +50,19 @@ def test_means_are_over_the_tasks_that_all_compared_sharders_solved():
     assert (summary["judge"], summary["world_sizes"]) == ("judged by hand.", [2])
 
 
-def test_sharders_are_compared_by_predicted_steps_if_no_plan_was_measured():
+@pytest.mark.parametrize(("tasks", "verdict"), [(4, "too few tasks"), (5, "cheaper")])
+def test_sharders_are_compared_by_predicted_steps_if_no_plan_was_measured(tasks, verdict):
     steps = {}
-    for index in range(6):
+    for index in range(tasks):
         steps |= {
             (f"task-{index}", "neuroshard_plus"): (1.0, None),
             (f"task-{index}", "two"): (2.0 + 0.1 * index, None),
         }
     summary = summary_of(steps)
-    assert (summary["basis"], summary["num_common_tasks"]) == ("predicted", 6)
+    assert (summary["basis"], summary["num_common_tasks"]) == ("predicted", tasks)
     (pair,) = summary["pairs"]
-    assert pair["ratio"] == pytest.approx(1.0 / 2.25)
-    assert pair["verdict"] == "cheaper"
+    assert pair["ratio"] == pytest.approx(1.0 / (2.0 + 0.05 * (tasks - 1)))
+    assert pair["verdict"] == verdict
     assert summary["agreement"]["median_error"] is None
 
 

@@ -15,7 +15,7 @@ from published_collectives import COLUMNS, publisher_of, read_published_collecti
 
 from neuroshard_pipeline.errors import MeasurementError, TableFileError
 from neuroshard_pipeline.lab.network import COLLECTIVES, collective_us
-from neuroshard_pipeline.lab.network_presets import network_preset
+from neuroshard_pipeline.lab.network_presets import ethernet, network_preset
 from neuroshard_pipeline.lab.params import lab_values
 
 SHEETS = network_sheets()
@@ -48,6 +48,8 @@ def test_every_cluster_sheet_has_a_preset():
         assert network_preset(name).fabric.trees == sheet.trees
         assert network_preset(name).fabric.card_gb_per_s <= sheet.card_gb_per_s
         assert network_preset(name).host.link_gb_per_s <= SHEETS.gpus[sheet.gpu].link_gb_per_s
+    share = lab_values()["network_fit"]["cloud"]["card_share"]
+    assert ethernet(40.0, 4).fabric.card_gb_per_s == pytest.approx(share * 40 / 8 / 4), "four ranks share 40 Gbit/s"
 
 
 def test_the_presets_are_the_fit_of_all_published_rows(published):

@@ -36,7 +36,7 @@ def settings():
 @pytest.fixture(scope="module")
 def task():
     rng = np.random.default_rng(0)
-    tables = [drawn_table(number, rng) for number in range(10)]
+    tables = [drawn_table(number, rng) for number in range(7)]
     return ns.ShardingTask(tables, WORLD, BATCH, 2**30, "rowwise_adagrad", local_world_size=2)
 
 
