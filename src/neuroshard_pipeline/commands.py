@@ -126,7 +126,7 @@ def replan(
     """
     from neuroshard_pipeline.replanning import replan as choices_of
     from neuroshard_pipeline.report.plan_page import render_replan
-    from neuroshard_pipeline.report.replan_tables import VerdictParams, best_choice, replan_text
+    from neuroshard_pipeline.report.replan_tables import VerdictParams, replan_text
     from neuroshard_pipeline.torchrec_bridge.running import read_plan
 
     today, models = _task(tables, **task)
@@ -134,7 +134,7 @@ def replan(
     verdict = VerdictParams(steps=steps, least_saving=least_saving)
     click.echo(replan_text(found, verdict))
     _write(html, lambda: render_replan(found, verdict))
-    _write_plan(out, best_choice(found, verdict).plan)
+    _write_plan(out, found.best(steps, least_saving).plan)
 
 
 @_command(click.argument("tables"), *_ONE, *_TASK)

@@ -28,6 +28,7 @@ def test_the_description_of_machine_and_campaigns_is_json(compute_params, comm_p
     assert described["comm_costs_are"] == "measured"
     assert described["noise_floor"] == {"compute": floor, "comm": floor}
     assert described["cores"] >= 1
+    assert 5 < described["copy_ms_per_gib"] < 5000
     assert "torch" in described["libraries"]
     assert described["date"] == DATE
 

@@ -12,7 +12,7 @@ from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.replanning.days import plan_day, replan_day, rows_moved
 from neuroshard_pipeline.replanning.moved import moved_bytes
 from neuroshard_pipeline.replanning.other_day import day_task, most_popular, on_ids, planned_shares, shares_of
-from neuroshard_pipeline.report.replan_tables import VerdictParams, best_choice, replan_text
+from neuroshard_pipeline.report.replan_tables import VerdictParams, replan_text
 from neuroshard_pipeline.search.params import default_memory
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.price import price_plan
@@ -101,8 +101,8 @@ def test_without_drift_nothing_is_worth_it(models):
     plan, rows = plan_day(task, planned, models)
     assert 0 < cuts_of(plan.task)[table.name].hot_rows < 50_000
     found = replan_day(plan, rows, other, models)
-    assert best_choice(found, PARAMS) is found.choices[0]
-    assert "Take 'keep': no other choice saves enough time in 100,000 steps." in replan_text(found, PARAMS)
+    assert found.best(100_000, 0.02) is found.choices[0]
+    assert "Take 'keep': no other choice is sure to save enough time in 100,000 steps." in replan_text(found, PARAMS)
 
 
 def test_costs_and_moved_bytes_grow_with_the_drift(plan, source, models):
@@ -111,7 +111,7 @@ def test_costs_and_moved_bytes_grow_with_the_drift(plan, source, models):
     costs = [each.choices[0].plan.predicted_cost_ms for each in found]
     assert [each.choices[0].name for each in found] == ["keep"] * 3
     assert costs == sorted(costs)
-    cut_again = [each.choice("same cuts") for each in found[1:]]
+    cut_again = [next(of for of in each.choices if of.name == "same cuts") for each in found[1:]]
     assert 0 < cut_again[0].move.total_bytes < cut_again[1].move.total_bytes
     assert found[2].choices[0].move.total_bytes == 0
     assert "the ids of table 'sequence_0' look up" in found[2].judgement.problems[0]
@@ -119,12 +119,12 @@ def test_costs_and_moved_bytes_grow_with_the_drift(plan, source, models):
 
 def test_heavy_drift_is_worth_a_move_unless_few_steps_follow(plan, source, models):
     found = replan_day(plan, planned_rows(source), a_day(source, 0.8), models)
-    best = best_choice(found, PARAMS)
+    best = found.best(100_000, 0.02)
     assert best is not found.choices[0]
     assert best.saved_ms > 0
     assert best.pays_after == pytest.approx(best.move.move_ms / best.saved_ms)
     assert f"Take {best.name!r}: its move takes" in replan_text(found, PARAMS)
-    assert best_choice(found, VerdictParams(steps=100_000, least_saving=0.99)) is found.choices[0]
+    assert found.best(100_000, 0.99) is found.choices[0]
 
 
 def test_without_tiers_the_choices_are_those_of_replan(source, models):

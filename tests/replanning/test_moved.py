@@ -1,5 +1,6 @@
 """The bytes of a change of plan against a count of single cells."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -90,6 +91,16 @@ def test_a_move_between_hosts_takes_longer_than_one_inside_a_host():
     assert move_of(inside.between + np.diag([2**30] * 16), task, models).move_ms > inside.move_ms
     nothing = move_of(np.zeros((16, 16), dtype=np.int64), task, models)
     assert (nothing.move_ms, nothing.rank_bytes) == (0.0, 0)
+
+
+def test_what_stays_takes_as_long_as_its_measured_copy():
+    h100, table = ns.load_cost_models("h100"), ns.Table("t", 1_000_000, 64, 1.0)
+    task = ns.ShardingTask([table], 2, 2048, 2**34)
+    hardware = h100.compute.provenance["hardware"] | {"copy_ms_per_gib": 100.0}
+    compute = replace(h100.compute, provenance=h100.compute.provenance | {"hardware": hardware})
+    models, moving = replace(h100, compute=compute), np.array([[0, 2**20], [2**20, 0]])
+    without, with_copy = (move_of(moving + np.diag([stay, 0]), task, models).move_ms for stay in (0, 2**30))
+    assert with_copy - without == pytest.approx(100.0)
 
 
 def test_renamed_ranks_and_columns_are_found():

@@ -15,6 +15,7 @@ def print_threads() -> None:
 
 if __name__ == "__main__":
     sys.argv = sys.argv[1:]
+    sys.path.insert(0, str(Path(sys.argv[0]).parent))
     torch.manual_seed(0)  # the initial weights decide how fast the loss falls
     runpy.run_path(sys.argv[0], run_name="__main__")
     print_threads()

@@ -5,13 +5,14 @@ and the popularity of a table's rows is a guess if its profile is assumed. Such 
 its range, another known plan is cheaper than today's. Known are the plans of what-ifs that are plans of today's task.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from neuroshard_pipeline.advice.frontiers import mean_ms, plan_cost
 from neuroshard_pipeline.advice.what_ifs import with_faster_links
 from neuroshard_pipeline.cost_models import CostModels
+from neuroshard_pipeline.search.gains import SlowestParts
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.profile import DEFAULT_POPULARITY_EXPONENT as _ASSUMED
 from neuroshard_pipeline.tables.profile import batch_indices, expected_rows, is_assumed, zipf_buckets
@@ -41,13 +42,8 @@ class Doubt:
     settled_by: str
 
 
-def doubts(
-    today: Plan, others: Sequence[Plan], models: CostModels, parts_ms: Mapping[str, tuple[float, float]]
-) -> Iterator[Doubt]:
-    """The doubts about the plan of today, whose rivals are other plans of its task.
-
-    `parts_ms` holds, by part of a step, its ms, and half the width of its 90 % interval as a share.
-    """
+def doubts(today: Plan, others: Sequence[Plan], models: CostModels, parts_ms: SlowestParts) -> Iterator[Doubt]:
+    """The doubts about the plan of today, whose rivals are other plans of its task."""
     links = max(share for part, (_, share) in parts_ms.items() if part not in ("compute", "input_dist", "module"))
     own = max(parts_ms.get(part, (0.0, 0.0))[1] for part in ("input_dist", "module"))
     nccl = "a log of nccl-tests on the cluster (make fit-network), or measured collectives"

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,9 +16,9 @@ from neuroshard_pipeline.advice.frontiers import BagLengths, frontiers
 from neuroshard_pipeline.advice.what_ifs import WhatIf, what_ifs
 from neuroshard_pipeline.cost_models import CostModels
 from neuroshard_pipeline.errors import NeuroShardError
-from neuroshard_pipeline.search.parts import step_parts
+from neuroshard_pipeline.search.gains import SlowestParts, gain_half_ms, slowest_parts
 from neuroshard_pipeline.search.plan import Placement, Plan
-from neuroshard_pipeline.search.price import part_offsets_ms, price_plan
+from neuroshard_pipeline.search.price import price_plan
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.progress import with_progress
 from neuroshard_pipeline.sharders.base import SharderSettings
@@ -29,9 +29,6 @@ _LOGGER = logging.getLogger(__name__)
 #: Pairs are made of this many what-ifs with the largest gains.
 _PAIRED = 4
 _MS_PER_HOUR = 3.6e6
-#: The part of a relative error that two plans do not share, set so that nine of ten gains that two ranks measured are
-#: in their intervals (benchmarks/advice/bench_advice.py gains).
-_OWN_ERROR = 1 / 3
 _NONE = float("nan")
 
 
@@ -47,11 +44,11 @@ class Line:
         ranks: ranks of all replica groups.
         step_ms: predicted ms for as many samples as one step of today has.
         gain_ms: ms by which the step is shorter than today's.
-        low_gain_ms: lower end of the gain's 90 % interval (`_half_ms`).
+        low_gain_ms: lower end of the gain's 90 % interval (`search.gains`).
         high_gain_ms: upper end.
         memory_gib: GiB that embeddings need on the fullest rank.
         rank_hours: rank-hours per million samples, if the embedding modules took all the time.
-        parts_ms: by part of a step, ms on the slowest rank, and half the width of its 90 % interval as a share.
+        parts_ms: the parts of a step on the slowest rank.
     """
 
     what_if: WhatIf
@@ -65,7 +62,7 @@ class Line:
     high_gain_ms: float = _NONE
     memory_gib: float = _NONE
     rank_hours: float = _NONE
-    parts_ms: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    parts_ms: SlowestParts = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,9 +189,9 @@ def plan_line(
     if not plans:
         return replace(line, problem=str(solved.attempts["error"].iloc[0]))
     plan = min(plans, key=lambda plan: plan.predicted_cost_ms or np.inf)
-    step_ms, parts = (plan.predicted_cost_ms or np.inf) * share, _parts_ms(plan, models, share)
+    step_ms, parts = (plan.predicted_cost_ms or np.inf) * share, slowest_parts(plan, models, share)
     gain_ms = today.step_ms - step_ms if today else _NONE
-    half_ms = _half_ms(today.parts_ms, parts) if today else _NONE
+    half_ms = gain_half_ms(today.parts_ms, parts) if today else _NONE
     hours = line.ranks * step_ms / samples * 1e6 / _MS_PER_HOUR
     gib, interval = max(plan.memory_bytes) / 2**30, (gain_ms - half_ms, gain_ms + half_ms)
     return Line(what_if, plan, "", line.samples, line.ranks, step_ms, gain_ms, *interval, gib, hours, parts)
@@ -208,27 +205,3 @@ def _repriced(plan: Plan, task: ShardingTask, models: CostModels) -> list[Plan]:
         problem = Problem(on_hosts_of(models, task), models, plan.memory)
         return [price_plan(problem, Placement(plan.shards, plan.ranks), plan.sharder)]
     return []
-
-
-def _parts_ms(plan: Plan, models: CostModels, share: float) -> dict[str, tuple[float, float]]:
-    """`Line.parts_ms`, for a share of a step."""
-    cost = plan.predicted
-    assert cost is not None, "searches price their plans"
-    rank = int(np.argmax(cost.rank_ms))
-    parts = step_parts(plan.task, plan.shards, plan.ranks, models, bounded=True)
-    offsets = part_offsets_ms(parts, cost, models, plan.task.batch_size)
-    own = {part: (getattr(cost, f"{part}_ms")[rank], float(of[rank].mean())) for part, of in offsets.items()}
-    return {part: (share * ms, half / ms if ms > 0 else 0.0) for part, (ms, half) in own.items()}
-
-
-def _half_ms(before: Mapping[str, tuple[float, float]], after: Mapping[str, tuple[float, float]]) -> float:
-    """Half the width of the interval of a gain.
-
-    Each part has an error that is the same share before and after, and one of its own, which is smaller (`_OWN_ERROR`).
-    """
-    none, total = (0.0, 0.0), 0.0
-    for part in {*before, *after}:
-        (old, old_share), (new, new_share) = before.get(part, none), after.get(part, none)
-        share = max(old_share, new_share)
-        total += share**2 * ((old - new) ** 2 + _OWN_ERROR**2 * (old**2 + new**2))
-    return float(np.sqrt(total))

@@ -2,10 +2,13 @@
 
 import platform
 import re
+import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import numpy as np
 import psutil
 
 from neuroshard_pipeline.errors import MeasurementError
@@ -25,6 +28,9 @@ _UNIT_BYTES = {"K": 2**10, "M": 2**20}
 #: The arena (a worker's memory for weights) must be this many times as large as the last-level cache, so that a pass
 #: over the arena evicts its first rows.
 _COLD_ARENA = 4
+
+#: Bytes of an array that a core copies, more than caches hold; most cores that copy at once; times that they copy.
+_COPIED_BYTES, _COPYING_CORES, _COPIES = 2**27, 4, 9
 
 _LIBRARIES = ("torch", "fbgemm-gpu-cpu", "fbgemm-gpu", "numpy")
 
@@ -80,8 +86,7 @@ def describe_hardware(
         comm: parameters of the communication campaign.
         compute_summary: what is known about the measured compute costs.
         comm_summary: what is known about the measured communication costs.
-        recording: needed by two compute backends. For `recorded`, the content includes the recording's card and the
-            hardware in this card; for `modelled`, it includes the GPU.
+        recording: for two backends: with `recorded`, the content includes its card and hardware; `modelled`, its GPU.
         topology: needed by the backend `topology`, for which the content includes it.
     """
     summaries = {"compute": compute_summary, "comm": comm_summary}
@@ -90,6 +95,7 @@ def describe_hardware(
         "compute_backend": compute.backend,
         "comm_backend": comm.backend,
         "comm_costs_are": comm.costs_are,
+        **({"copy_ms_per_gib": copy_ms_per_gib()} if compute.backend == "fbgemm_cpu" else {}),
         "date": max((each.date for each in summaries.values() if each.date), default=None),
         "noise_floor": {name: each.noise_floor for name, each in summaries.items()},
         "other_programs": {name: each.other_programs for name, each in summaries.items()},
@@ -104,6 +110,22 @@ def describe_hardware(
     elif compute.backend == "modelled":
         facts |= modelled_hardware(require_device(recording))
     return facts
+
+
+def copy_ms_per_gib() -> float:
+    """How long PyTorch on a core copies a GiB while other cores copy, too: the lower quartile of some times."""
+    import torch
+
+    threads, seconds = torch.get_num_threads(), []
+    torch.set_num_threads(1)
+    pairs = [torch.ones(2, _COPIED_BYTES // 4) for _ in range(min(len(usable_cores()), _COPYING_CORES))]
+    with ThreadPoolExecutor(len(pairs)) as pool:
+        for _ in range(_COPIES):
+            start = time.perf_counter()
+            list(pool.map(lambda pair: pair[0].copy_(pair[1]), pairs))
+            seconds.append(time.perf_counter() - start)
+    torch.set_num_threads(threads)
+    return round(1000 * float(np.quantile(seconds, 0.25)) * 2**30 / _COPIED_BYTES, 1)
 
 
 def describe_machine(backend: str) -> dict[str, object]:

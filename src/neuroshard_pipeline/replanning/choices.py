@@ -1,9 +1,8 @@
 """The choices of a change of plan: keep, move at most some bytes per rank, and free; each with its step and its move.
 
 The search starts from the present plan (`kept`) and makes the changes that gain most per moved byte (`descent`), with
-the sharding types of the present plan, with those of a plan from nothing, and with types in between. The free choice is
-the cheapest of all that were found and of the plan from nothing. Whatever is found, tables go back to their present
-places where that costs nothing (`search`).
+present sharding types, with those of a plan from nothing, and with types in between. The free choice is the cheapest of
+all these and of the plan from nothing. Tables go back to their present places where that costs nothing (`search`).
 """
 
 from __future__ import annotations
@@ -11,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.replanning.moved import Move, move_of, moved_bytes
 from neuroshard_pipeline.replanning.present import Judgement, Present, judge, require_some
 from neuroshard_pipeline.replanning.search import NearSearch
+from neuroshard_pipeline.search.gains import SlowestParts, gain_half_ms, slowest_parts
 from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.search.plan import Placement, Plan
 from neuroshard_pipeline.search.price import price_plan
@@ -32,56 +34,59 @@ _GIB = 2**30
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """One plan that could come after the present one.
+    """A priced plan that could come after the present one: `keep`, `free`, or with a limit of moved bytes as its name.
 
-    Attributes:
-        name: `keep`, `free`, or the limit of the bytes that a rank may move.
-        plan: the plan, priced for the task.
-        move: what changes from the present plan to this one.
-        saved_ms: predicted time by which a step is shorter than with `keep`; 0 if nothing can be kept.
+    A step is predicted to be `saved_ms` shorter than with `keep`; 0 if nothing can be kept. `parts_ms` are the parts of
+    a step on the slowest rank.
     """
 
     name: str
     plan: Plan
     move: Move
     saved_ms: float
+    parts_ms: SlowestParts
+
+    @property
+    def step_ms(self) -> float:
+        """The predicted cost of the plan."""
+        assert self.plan.predicted_cost_ms is not None, "choices are priced"
+        return self.plan.predicted_cost_ms
 
     @property
     def pays_after(self) -> float | None:
         """Steps after which the saved time has made up for the time of the move; None if no time is saved."""
         return self.move.move_ms / self.saved_ms if self.saved_ms > 0 else None
 
+    def gain_over(self, other: Choice) -> tuple[float, float]:
+        """The 90 % interval of the ms by which a step is shorter than with another choice (`search.gains`)."""
+        half_ms = gain_half_ms(other.parts_ms, self.parts_ms)
+        return other.step_ms - self.step_ms - half_ms, other.step_ms - self.step_ms + half_ms
+
 
 @dataclass(frozen=True)
 class Replan:
-    """A frontier of choices.
-
-    Attributes:
-        present: the plan that runs.
-        judgement: the present plan on the task, as it stands.
-        choices: in ascending order of moved bytes and descending order of predicted cost.
-    """
+    """The plan that runs, its judgement, and choices in ascending order of moved bytes and descending order of cost."""
 
     present: Present
     judgement: Judgement
     choices: tuple[Choice, ...]
 
-    def choice(self, name: str) -> Choice:
-        """The choice of this name.
+    def best(self, steps: float = np.inf, least_saving: float = 0.0, gib_per_rank: float | None = None) -> Choice:
+        """The choice to take: the first one, or one that moves more and surely shortens a step (`gain_over`).
 
-        Raises:
-            PlanError: there is none; the message names the choices that there are.
+        Args:
+            steps: training steps for which the plan will run; the time of the move and of these steps counts.
+            least_saving: share of the first choice's step that a choice must save.
+            gib_per_rank: most GiB that a rank may receive or send; None for no limit. The first choice may exceed it.
         """
-        for each in self.choices:
-            if each.name == name:
-                return each
-        raise PlanError(f"there is no choice {name!r}; the choices are {', '.join(c.name for c in self.choices)}")
-
-    def within(self, gib_per_rank: float | None) -> Choice:
-        """The cheapest choice in which no rank receives or sends more; the first one if all do."""
-        limit = float("inf") if gib_per_rank is None else gib_per_rank * _GIB
-        fitting = [each for each in self.choices if each.move.rank_bytes <= limit]
-        return fitting[-1] if fitting else self.choices[0]
+        limit = np.inf if gib_per_rank is None else gib_per_rank * _GIB
+        best = first = self.choices[0]
+        for each in (each for each in self.choices[1:] if each.move.rank_bytes <= limit):
+            saves = first.step_ms - each.step_ms >= least_saving * first.step_ms
+            pays = each.step_ms + each.move.move_ms / steps < best.step_ms + best.move.move_ms / steps
+            if saves and pays and (each.gain_over(best)[0] > 0 or each.move.rank_bytes <= best.move.rank_bytes):
+                best = each
+        return best
 
     @property
     def free(self) -> Choice:
@@ -141,4 +146,4 @@ def _choices(search: NearSearch, present: Present, named: Sequence[tuple[str, Pl
         move = move_of(moved_bytes(present, *placed, stay=True), problem.task, problem.models)
         plan = price_plan(problem, replace(placement, task=None), "neuroshard_plus")
         saved_ms = 0.0 if keep_ms is None else keep_ms - before_ms
-        yield Choice(name, plan, move, saved_ms)
+        yield Choice(name, plan, move, saved_ms, slowest_parts(plan, problem.models))

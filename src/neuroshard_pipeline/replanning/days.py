@@ -26,6 +26,7 @@ from neuroshard_pipeline.replanning.other_day import (
     shares_of,
 )
 from neuroshard_pipeline.replanning.present import Judgement, Present
+from neuroshard_pipeline.search.gains import slowest_parts
 from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.search.plan import Placement, Plan
 from neuroshard_pipeline.sharders.base import SharderSettings
@@ -69,14 +70,15 @@ def replan_day(
     fresh = shard(day_task(present.task, counted), models, params=settings)
     ways = [(KEEP, present, rows)]
     ways += [(name, plan, _popular(plan.task, counted)) for name, plan in ((SAME_CUTS, present), (FREE, fresh))]
-    keep, found = on_ids(present, rows, judged, models), list[Choice]()
+    found = list[Choice]()
     for name, plan, popular in ways:
         priced = on_ids(plan, popular, judged, models)
-        saved_ms = _predicted_ms(keep) - _predicted_ms(priced)
-        least_ms = min((_predicted_ms(choice.plan) for choice in found), default=np.inf)
-        if _predicted_ms(priced) < (1 - LEAST_GAIN) * least_ms:
-            found.append(Choice(name, priced, _move((present, rows), (priced, popular), models), saved_ms))
-    problems = tuple(_shares_sentences(present, rows, judged))
+        move = _move((present, rows), (priced, popular), models)
+        choice = Choice(name, priced, move, 0.0, slowest_parts(priced, models))
+        choice = replace(choice, saved_ms=found[0].step_ms - choice.step_ms if found else 0.0)
+        if choice.step_ms < (1 - LEAST_GAIN) * min((other.step_ms for other in found), default=np.inf):
+            found.append(choice)
+    problems, keep = tuple(_shares_sentences(present, rows, judged)), found[0].plan
     judgement = Judgement(problems, keep.predicted, keep.memory_bytes, keep.memory.limits(keep.task))
     return Replan(Present.of(present), judgement, tuple(found))
 
@@ -86,11 +88,6 @@ def _popular(task: ShardingTask, day: DayIds) -> dict[str, IntArray]:
     cuts = cuts_of(task)
     tables = [table for table in parent_tables(task) if table.name in cuts]
     return most_popular(cuts, {table.name: id_counts(day[table.name], table.num_embeddings) for table in tables})
-
-
-def _predicted_ms(plan: Plan) -> float:
-    assert plan.predicted_cost_ms is not None, "price_plan predicts a cost"
-    return plan.predicted_cost_ms
 
 
 def rows_moved(old: tuple[Plan, PopularRows], new: tuple[Plan, PopularRows]) -> tuple[Present, Placement]:

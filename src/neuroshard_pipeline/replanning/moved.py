@@ -1,4 +1,4 @@
-"""What a change of plan moves: bytes between ranks, and their time by the cost models' all-to-alls and lookups.
+"""What a change of plan moves: bytes between ranks, and their time by the cost models' all-to-alls and copies.
 
 A rank receives the rows and columns that it has under the new plan but not under the old one, with their optimizer
 state: nothing for SGD, two fp32 numbers per weight for Adam, one fp32 number per row of every received column shard for
@@ -10,7 +10,7 @@ has more.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,7 +19,7 @@ import numpy as np
 from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.replanning.present import Present
 from neuroshard_pipeline.search.memory import ADAM_STATE_BYTES, ROWWISE_STATE_BYTES
-from neuroshard_pipeline.search.models import Models
+from neuroshard_pipeline.search.models import Models, hardware_of
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, NUM_REUSE_BINS, Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
@@ -30,10 +30,6 @@ _COLUMNS_AT_ONCE = 4096
 
 #: Tables of a lookup that is priced as a copy of rows, and their columns, the most that cost models are trained with.
 _COPIED_TABLES, _COPIED_COLUMNS = 8, 512
-
-#: A copy of what stays on its rank, relative to such a lookup, which finds every row at another address: measured on
-#: two gloo ranks (benchmarks/replan/moves_on_gloo.py).
-_STREAMED = 0.4
 
 #: Rows and columns of shards, (N, 4): first row, end of rows, first column, end of columns.
 _Rectangles = IntArray
@@ -46,8 +42,9 @@ class Move:
     Attributes:
         between: (W, W) bytes that the rank of the row sends to the rank of the column.
         ranks_per_host: ranks per host; ranks fill hosts in order.
-        move_ms: predicted time of `torchrec_bridge.moving.move`: every rank copies what it sends, what it receives, and
-            what stays; the ranks exchange all bytes inside hosts, and then all between hosts.
+        move_ms: predicted time of `torchrec_bridge.moving.move`: all-to-alls inside hosts, then between hosts; lookups
+            of what a rank sends and receives, because it gathers and scatters rows; and a copy of what stays, as it was
+            measured for the cost models (`measure.hardware`), or else as a lookup. On GPUs, memory limits both alike.
     """
 
     between: IntArray
@@ -88,8 +85,10 @@ def move_of(between: IntArray, task: ShardingTask, models: Models) -> Move:
     same = host[:, None] == host[None, :]
     ms = _exchange_ms(np.where(same, between, 0), task.ranks_per_host, True, task, models)
     ms += _exchange_ms(np.where(same, 0, between), task.ranks_per_host, False, task, models)
-    copied = between.sum(axis=0) + between.sum(axis=1) + _STREAMED * stay
-    return Move(between, task.ranks_per_host, ms + float(copied.max()) * _copy_ms_per_byte(task, models))
+    lookup = _lookup_ms_per_byte(task, models)
+    copy = hardware_of(models.compute).get("copy_ms_per_gib", 2**30 * lookup) / 2**30
+    copies_ms = (between.sum(axis=0) + between.sum(axis=1)) * lookup + stay * copy
+    return Move(between, task.ranks_per_host, ms + float(copies_ms.max()))
 
 
 def moved_bytes(
@@ -98,10 +97,7 @@ def moved_bytes(
     """(W, W) bytes that move if `present` becomes a plan with these shards; on the diagonal those that `stay`, or 0."""
     size = max(present.world_size, task.world_size)
     between = np.zeros((size, size), dtype=np.int64)
-    new: Mapping[str, list[tuple[Shard, int]]] = defaultdict(list)
-    for shard, rank in zip(shards, ranks, strict=True):
-        new[shard.table.name].append((shard, rank))
-    for name, placed in new.items():
+    for name, placed in Present(shards, ranks, task.world_size).placed.items():
         old = present.placed.get(name)
         if not old or old[0][0].table.embedding_dim != placed[0][0].table.embedding_dim:
             continue
@@ -124,7 +120,7 @@ def port_bytes(between: IntArray) -> int:
     return int(max(own.sum(axis=0).max(), own.sum(axis=1).max()))
 
 
-def _copy_ms_per_byte(task: ShardingTask, models: Models) -> float:
+def _lookup_ms_per_byte(task: ShardingTask, models: Models) -> float:
     """What a lookup of whole rows, each of them once, takes per byte of them."""
     rows, once = task.batch_size, (1.0, *(0.0,) * (NUM_REUSE_BINS - 1))
     tables = [Table(f"{n}", 16 * rows, _COPIED_COLUMNS, 1.0, float(rows), once) for n in range(_COPIED_TABLES)]
@@ -164,9 +160,8 @@ def _add_table(
     """Add the bytes that one table moves to `between`."""
     weight, row = bytes_per_cell(new[0][0].table, task.optimizer)
     copies = _copies(old, task.ranks_per_host)
-    pick = _nearest(list(copies), task.ranks_per_host)
     for shard, rank in new:
-        rectangles, ranks = copies[pick(rank)]
+        rectangles, ranks = _copy_for(rank, copies, task.ranks_per_host)
         rows, columns = _common(_rectangle(shard), rectangles)
         np.add.at(between[:, rank], ranks, rows * (weight * columns + row))
 
@@ -179,31 +174,20 @@ def _copies(old: list[tuple[Shard, int]], local: int) -> dict[int, tuple[_Rectan
         first = {"data_parallel": rank, "host_row_wise": rank // local * local}.get(kind, 0)
         of[first].append((shard, rank))
     return {
-        first: (_rectangles([shard for shard, _ in placed]), np.array([rank for _, rank in placed]))
+        first: (np.array([_rectangle(shard) for shard, _ in placed]), np.array([rank for _, rank in placed]))
         for first, placed in of.items()
     }
 
 
-def _nearest(firsts: list[int], local: int) -> Callable[[int], int]:
-    """Maps a rank to the copy that it reads: its own one, one of its host, or the copies in turn."""
-    known = set(firsts)
-
-    def pick(rank: int) -> int:
-        if rank in known:
-            return rank
-        near = [first for first in firsts if first // local == rank // local]
-        return near[rank % len(near)] if near else firsts[rank % len(firsts)]
-
-    return pick
+def _copy_for(rank: int, copies: dict[int, tuple[_Rectangles, IntArray]], local: int) -> tuple[_Rectangles, IntArray]:
+    """The copy that a rank reads: its own one, one of its host, or one of all in turn."""
+    near = [rank] if rank in copies else [first for first in copies if first // local == rank // local] or list(copies)
+    return copies[near[rank % len(near)]]
 
 
 def _rectangle(shard: Shard) -> tuple[int, int, int, int]:
     first, column = shard.row_offset, shard.column_offset
     return first, first + shard.num_rows, column, column + shard.embedding_dim
-
-
-def _rectangles(shards: list[Shard]) -> _Rectangles:
-    return np.array([_rectangle(shard) for shard in shards], dtype=np.int64).reshape(-1, 4)
 
 
 def _common(one: tuple[int, int, int, int], others: _Rectangles) -> tuple[IntArray, IntArray]:

@@ -24,14 +24,10 @@ _NAMED = 5
 
 @dataclass(frozen=True)
 class Present:
-    """Shards that a job trains, and their ranks.
+    """Shards that a job trains, and the rank of each; `source` says for messages where they were read.
 
-    Attributes:
-        shards: every shard, with its table as it was when the plan was made; statistics of ids may be missing.
-        ranks: `ranks[i]` is the rank of `shards[i]`.
-        world_size: number of ranks of the job.
-        source: where the plan was read, for messages.
-        ranks_per_host: ranks per host; None if all ranks are on one host.
+    The tables are those for which the plan was made; statistics of ids may be missing. `ranks_per_host` is None if all
+    ranks are on one host.
     """
 
     shards: tuple[Shard, ...]
@@ -79,13 +75,10 @@ class Present:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What the plan that runs is worth for a task.
+    """What the plan that runs is worth for a task: what is wrong with it (`problems`, in sentences), and its cost.
 
-    Attributes:
-        problems: what is wrong with it, in sentences; empty if it is a plan of the task.
-        predicted: its cost, part by part, without the tables that it does not know; None if it cannot run as it is.
-        memory_bytes: per rank of the task, bytes that it needs; empty if it cannot run as it is.
-        limits: per rank of the task, bytes that it may use.
+    The cost (`predicted`) is without the tables that the plan does not know. `memory_bytes` are needed on every rank of
+    the task, which may use `limits`. If the plan cannot run as it is, there is no cost, and `memory_bytes` is empty.
     """
 
     problems: tuple[str, ...]

@@ -201,10 +201,7 @@ def _ports(between: IntArray) -> IntArray:
 
 
 def _by_table(placement: Placement) -> _ByTable:
-    found: _ByTable = {}
-    for shard, rank in zip(placement.shards, placement.ranks, strict=True):
-        found.setdefault(shard.table.name, []).append((shard, rank))
-    return found
+    return Present(placement.shards, placement.ranks, 0).placed
 
 
 def _pairs(placed: _ByTable) -> tuple[tuple[Shard, ...], tuple[int, ...]]:

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from neuroshard_pipeline.replanning import Replan
+from neuroshard_pipeline.replanning import Present, Replan
 from neuroshard_pipeline.replanning.moved import moved_bytes
 from neuroshard_pipeline.report import figures
 from neuroshard_pipeline.report.formats import MISSING
 from neuroshard_pipeline.report.page import render_page
-from neuroshard_pipeline.report.replan_tables import VerdictParams, best_choice, choice_rows, judgement_text, verdict
+from neuroshard_pipeline.report.replan_tables import VerdictParams, choice_rows, judgement_text, verdict
 from neuroshard_pipeline.search.explain import numbers_text, part_costs, ranks_text, summary_lines, table_rows
 from neuroshard_pipeline.search.plan import Plan
 
@@ -19,25 +19,15 @@ _MIB = 2**20
 
 
 def render_plan(plan: Plan, rivals: Sequence[Plan] = ()) -> str:
-    """The page of one plan.
-
-    Args:
-        plan: a priced plan.
-        rivals: plans of other sharders for the same task.
-    """
+    """The page of a priced plan, beside `rivals`, plans of other sharders for the same task."""
     title = f"{plan.task.task_id} on {plan.task.world_size} ranks"
     lines = [(0, key, text) for key, _, text in (line.partition(": ") for line in summary_lines(plan, rivals))]
     return render_plans(title, {"": {plan.sharder: plan}}, [{"lines": lines}, *_tables_and_text({"the plan": plan})])
 
 
 def render_replan(found: Replan, params: VerdictParams) -> str:
-    """The page of a change of plan: the choices, and `keep` beside the best other one: which part shrinks, what moves.
-
-    Args:
-        found: the choices.
-        params: when a change of plan pays.
-    """
-    best, first = best_choice(found, params), found.choices[0]
+    """The page of a change of plan: the choices, and `keep` beside the best other one: which part shrinks, what moves."""
+    best, first = found.best(params.steps, params.least_saving), found.choices[0]
     other = best if best is not first else found.choices[-1]
     plans = {choice.name: choice.plan for choice in (first, other)}
     problems = judgement_text(found.judgement).splitlines()
@@ -85,13 +75,9 @@ def moved_rows(found: Replan, plan: Plan) -> list[list[str]]:
         name: (shards[0][0].sharding_type, sorted({r for _, r in shards}))
         for name, shards in found.present.placed.items()
     }
-    rows: list[tuple[int, list[str]]] = []
+    rows, placed = list[tuple[int, list[str]]](), Present.of(plan).placed
     for name, *_, kind, ranks in table_rows(plan):
-        placed = [
-            (shard, rank) for shard, rank in zip(plan.shards, plan.ranks, strict=True) if shard.table.name == name
-        ]
-        shards, of = tuple(shard for shard, _ in placed), tuple(rank for _, rank in placed)
-        size = int(moved_bytes(found.present, shards, of, plan.task).sum())
+        size = int(moved_bytes(found.present, *zip(*placed[name], strict=True), plan.task).sum())
         old = now.get(name)
         if old is None or size:
             was = "new" if old is None else f"{old[0]}, {ranks_text(numbers_text(old[1]))}"

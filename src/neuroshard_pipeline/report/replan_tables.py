@@ -3,7 +3,7 @@
 from pydantic import Field, PositiveInt
 
 from neuroshard_pipeline.parameters import Parameters
-from neuroshard_pipeline.replanning import Choice, Judgement, Replan
+from neuroshard_pipeline.replanning import Judgement, Replan
 from neuroshard_pipeline.report.formats import MISSING, amount, fixed, percent
 from neuroshard_pipeline.report.terminal import aligned_table
 from neuroshard_pipeline.search.explain import sum_text
@@ -16,19 +16,11 @@ class VerdictParams(Parameters):
 
     Attributes:
         steps: training steps for which the chosen plan will run.
-        least_saving: share of a step's time that a change must save. Cost models do not resolve less.
+        least_saving: share of a step's time that a change must save.
     """
 
     steps: PositiveInt
     least_saving: float = Field(ge=0, lt=1)
-
-
-def best_choice(replan: Replan, params: VerdictParams) -> Choice:
-    """The choice with the least time for its move and all steps, among `keep` and those that save enough."""
-    first = replan.choices[0]
-    least_ms = params.least_saving * (first.plan.predicted_cost_ms or 0.0)
-    worthy = [first, *(choice for choice in replan.choices[1:] if choice.saved_ms >= least_ms)]
-    return min(worthy, key=lambda each: each.move.move_ms + params.steps * (each.plan.predicted_cost_ms or 0.0))
 
 
 def replan_text(replan: Replan, params: VerdictParams) -> str:
@@ -50,23 +42,29 @@ def judgement_text(judgement: Judgement) -> str:
 def choice_rows(replan: Replan) -> list[list[str]]:
     """Header and one row per choice."""
     header = ["choice", "predicted step ms", "GiB per rank", "GiB over the slowest link", "ms to move"]
-    rows = [[*header, "saved ms per step", "pays after steps"]]
+    rows = [[*header, "saved ms per step", "90 % interval", "pays after steps"]]
     for choice in replan.choices:
-        move, pays = choice.move, choice.pays_after
+        move, cells = choice.move, [MISSING] * 3
         sizes = [f"{size / _GIB:.3g}" for size in (move.rank_bytes, move.link_bytes)]
-        saved = fixed(choice.saved_ms, 3) if choice.saved_ms else MISSING
-        step, steps = fixed(choice.plan.predicted_cost_ms, 3), MISSING if pays is None else fixed(pays, 0)
-        rows.append([choice.name, step, *sizes, amount(move.move_ms), saved, steps])
+        if choice.pays_after is not None:
+            interval = "{:+.3f} to {:+.3f}".format(*choice.gain_over(replan.choices[0]))
+            cells = [fixed(choice.saved_ms, 3), interval, fixed(choice.pays_after, 0)]
+        rows.append([choice.name, fixed(choice.step_ms, 3), *sizes, amount(move.move_ms), *cells])
     return rows
 
 
 def verdict(replan: Replan, params: VerdictParams) -> str:
-    """Which choice takes the least time over all steps."""
-    best, first = best_choice(replan, params), replan.choices[0]
-    if best is first:
-        return f"Take {first.name!r}: no other choice saves enough time in {params.steps:,} steps."
-    share = percent(best.saved_ms / (first.plan.predicted_cost_ms or 1.0))
-    return (
-        f"Take {best.name!r}: its move takes {amount(best.move.move_ms)} ms once by the cost models' network, and "
-        f"every step is predicted to take {share} less than with {first.name!r}."
-    )
+    """Which choice to take, and which gains over it the errors of the cost models may outweigh."""
+    best, first = replan.best(params.steps, params.least_saving), replan.choices[0]
+    text = f"Take {first.name!r}: no other choice is sure to save enough time in {params.steps:,} steps."
+    if best is not first:
+        share = percent((first.step_ms - best.step_ms) / first.step_ms)
+        text = (
+            f"Take {best.name!r}: its move takes {amount(best.move.move_ms)} ms once by the cost models' network, and "
+            f"every step is predicted to take {share} less than with {first.name!r}."
+        )
+    doubtful = [each for each in replan.choices if each.step_ms < best.step_ms and each.gain_over(best)[0] <= 0]
+    told = [f"{each.name!r} ({percent(1 - each.step_ms / best.step_ms)} less)" for each in doubtful]
+    if not told:
+        return text
+    return f"{text} The cost models are not accurate enough to tell its step apart from those of {', '.join(told)}."

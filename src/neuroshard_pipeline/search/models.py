@@ -5,8 +5,8 @@ Shapes: S shards, W ranks, H numbers that describe a shard's cost (shard embeddi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +28,14 @@ def quantised(cost_ms: FloatArray) -> FloatArray:
     return np.rint(cost_ms * COST_UNITS_PER_MS)
 
 
+def hardware_of(part: object) -> Mapping[str, Any]:
+    """The hardware whose measured or modelled costs a model predicts (`measure.hardware`); empty if it is unknown."""
+    return getattr(part, "provenance", {}).get("hardware") or {}
+
+
 def device_of(part: object) -> ComputeDevice | None:
     """The kind of device whose measured or modelled costs a model predicts; None if its provenance names none."""
-    device = (getattr(part, "provenance", {}).get("hardware") or {}).get("device")
+    device = hardware_of(part).get("device")
     known: tuple[ComputeDevice, ...] = ("cuda", "cpu")
     return next((kind for kind in known if str(device).startswith(kind)), None)
 

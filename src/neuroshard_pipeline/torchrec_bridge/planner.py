@@ -161,7 +161,7 @@ class NeuroShardPlanner(ShardingPlanner):
             return shard(task, self.models, options.sharder, settings, options.seed)
         limits = [] if options.gib_per_rank is None else [options.gib_per_rank]
         found = replan(read_plan(options.present, task), task, self.models, limits, settings, options.seed)
-        return found.within(options.gib_per_rank).plan
+        return found.best(gib_per_rank=options.gib_per_rank).plan
 
     def made_for(self, module: nn.Module, sharders: Sequence[ModuleSharder[nn.Module]] | None = None) -> MadeFor:
         """What a plan of a model is made for, for `plan_to_json(plan, made_for=...)` and `load_plan`.

@@ -8,7 +8,7 @@ from neuroshard_pipeline.pipelines.params import TorchRecExportParams
 from neuroshard_pipeline.replanning import Present, Replan, replan
 from neuroshard_pipeline.replanning.days import plan_day, replan_day
 from neuroshard_pipeline.replanning.other_day import DaysParams
-from neuroshard_pipeline.report.replan_tables import VerdictParams, best_choice
+from neuroshard_pipeline.report.replan_tables import VerdictParams
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -42,4 +42,4 @@ def choose(
 
 def export_best(found: Replan, verdict: VerdictParams, export: TorchRecExportParams) -> dict[str, Any]:
     """The choice of the verdict as a JSON document that `torchrec_bridge.plan_json` can read again."""
-    return plan_to_json(best_choice(found, verdict).plan, compute_device=export.compute_device)
+    return plan_to_json(found.best(verdict.steps, verdict.least_saving).plan, compute_device=export.compute_device)
