@@ -1,4 +1,4 @@
-"""Train a DLRM under a plan by TorchRec's planner, then move it to a better plan and train on.
+"""Train a DLRM under a plan by TorchRec's planner that cuts all tables, then move it to a better plan and train on.
 
 It trains the model of `torchrec_dlrm.py`. Run it as that example, on any number of ranks:
     torchrun --nproc_per_node 2 examples/replan.py [data/06_models]
@@ -17,10 +17,10 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torchrec.distributed import DistributedModelParallel
-from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
+from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
 from torchrec.distributed.types import ShardingPlan
 from torchrec.optim.optimizers import in_backward_optimizer_filter
-from torchrec_dlrm import BATCH_PER_RANK, LEARNING_RATE, batches, build_model, on_all_ranks
+from torchrec_dlrm import BATCH_PER_RANK, FEATURES, LEARNING_RATE, batches, build_model, on_all_ranks
 
 import neuroshard_pipeline as ns
 from neuroshard_pipeline.torchrec_bridge import NeuroShardPlanner, PlannerOptions, torchrec_sharders
@@ -58,7 +58,8 @@ def run(device: torch.device) -> None:
     """Train, plan from the plan that runs, move, save, load, and train on."""
     data, ranks = batches(dist.get_rank(), device), int(os.environ["LOCAL_WORLD_SIZE"])
     topology = Topology(dist.get_world_size(), device.type, local_world_size=ranks)
-    stock = EmbeddingShardingPlanner(topology, BATCH_PER_RANK)
+    cut = ParameterConstraints(sharding_types=["column_wise"], min_partition=16)  # constraints that were once set
+    stock = EmbeddingShardingPlanner(topology, BATCH_PER_RANK, constraints={f"table_{name}": cut for name in FEATURES})
     sharders = torchrec_sharders(device=device.type)
     job = Job(stock.collective_plan(build_model(), sharders, dist.GroupMember.WORLD), device)
     job.train(data)
@@ -68,7 +69,7 @@ def run(device: torch.device) -> None:
         topology=topology,
         batch_size=BATCH_PER_RANK,
         batches=[next(data)[1] for _ in range(2 * dist.get_world_size())],
-        options=PlannerOptions(present=job.model),  # also a path; gib_per_rank limits the move
+        options=PlannerOptions(present=job.model),  # or a path; the plan stays if no other one is surely better
     )
     better = Job(planner.collective_plan(build_model()), device)
     moved = move(job.model, better.model, [job.optimizer], [better.optimizer])

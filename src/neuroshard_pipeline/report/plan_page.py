@@ -26,7 +26,7 @@ def render_plan(plan: Plan, rivals: Sequence[Plan] = ()) -> str:
 
 
 def render_replan(found: Replan, params: VerdictParams) -> str:
-    """The page of a change of plan: the choices, and `keep` beside the best other one: which part shrinks, what moves."""
+    """The page of a change of plan: the choices, and `keep` beside the best other one, what moves and what shrinks."""
     best, first = found.best(params.steps, params.least_saving), found.choices[0]
     other = best if best is not first else found.choices[-1]
     plans = {choice.name: choice.plan for choice in (first, other)}
@@ -77,7 +77,8 @@ def moved_rows(found: Replan, plan: Plan) -> list[list[str]]:
     }
     rows, placed = list[tuple[int, list[str]]](), Present.of(plan).placed
     for name, *_, kind, ranks in table_rows(plan):
-        size = int(moved_bytes(found.present, *zip(*placed[name], strict=True), plan.task).sum())
+        shards, of = (tuple(each) for each in zip(*placed[name], strict=True))
+        size = int(moved_bytes(found.present, shards, of, plan.task).sum())
         old = now.get(name)
         if old is None or size:
             was = "new" if old is None else f"{old[0]}, {ranks_text(numbers_text(old[1]))}"
