@@ -109,8 +109,8 @@ class SpreadEstimate:
         most_ms = float(self._alone[rows, level][which].max())
         shared = float((2.0**level * self._shared[rows, level])[which].sum())
         reorder = self._reorder_ms_per_dim * float(self._dims[which].sum()) if level.any() else 0.0
-        whole_dims = float(self._dims[which & self._is_sequence].max(initial=0.0))  # sequence tables are never split
-        exchange = self._exchange_ms(max(float(self._dims[which].sum()) / world, whole_dims))
+        largest = float((self._dims / 2.0**level)[which & self._is_sequence].max(initial=0.0))
+        exchange = self._exchange_ms(max(float(self._dims[which].sum()) / world, largest))
         return max(balanced_ms, most_ms) + shared + reorder + self._group_ms + exchange
 
     def _cut_ms(self, cut: IntArray, kind: ShardingType) -> float:
@@ -137,10 +137,8 @@ class SpreadEstimate:
 
     def _add_columns(self, tables: Sequence[Table]) -> None:
         """Embeddings (T, L, H), costs alone (T, L) and shared costs (T, L) of column shards of every level."""
-        levels = [range(_LEVELS if _may_split(table) else 1) for table in tables]
-        shards = [_half(table, level) for table, own in zip(tables, levels, strict=True) for level in own]
-        first = np.cumsum([0, *(len(own) for own in levels)])[:-1, None]
-        place = first + np.minimum(np.arange(_LEVELS), [[len(own) - 1] for own in levels])  # (T, L) in `shards`
+        shards = [_half(table, level) for table in tables for level in range(_LEVELS)]
+        place = np.arange(len(shards)).reshape(-1, _LEVELS)  # (T, L) in `shards`
         self._columns = self._sums(shards)[place]
         self._alone = self._compute_ms(self._columns)
         self._shared = np.array([self._prices.shared_ms([shard]) for shard in shards])[place]
@@ -150,8 +148,7 @@ class SpreadEstimate:
         widest = [max(c.min_width, COLUMN_GRANULARITY) for c in constraints]
         by_width = [int(np.log2(max(t.embedding_dim // least, 1))) for t, least in zip(tables, widest, strict=True)]
         by_count = [_LEVELS if c.max_shards is None else int(np.log2(c.max_shards)) for c in constraints]
-        may_split = np.array([_may_split(table) for table in tables])
-        self._most_levels = np.minimum(np.minimum(by_width, by_count), _LEVELS - 1) * may_split
+        self._most_levels = np.minimum(np.minimum(by_width, by_count), _LEVELS - 1)
         self._group_ms = float(self._prices.per_unit[list(QUANTITIES).index("groups")])
         self._reorder_ms_per_dim = self._prices.reorder_ms([whole(table) for table in tables]) / max(
             self._dims.sum(), 1.0
@@ -199,8 +196,8 @@ class SpreadEstimate:
         return np.asarray(costs + sums[..., -1])
 
     def _exchange_ms(self, dims: float) -> float:
-        """Cost of the forward and backward all-to-all if every rank sends `dims` floats per sample."""
-        return float(np.interp(dims, *self._points))
+        """Cost of the forward and backward all-to-all if every rank sends `dims` floats per sample; 0 for none."""
+        return float(np.interp(dims, *self._points)) if dims > 0.0 else 0.0
 
     def _even_exchange_ms(self, dims: FloatArray) -> FloatArray:
         """As `_exchange_ms`, for several numbers of floats at once, without interpolation."""
@@ -219,11 +216,6 @@ class SpreadEstimate:
         ranks = self._task.num_replica_groups * self._task.world_size
         local = on_host * self._task.ranks_per_host
         return float(self._step.reductions.predict_ms("all_reduce", size_bytes, ranks, local))
-
-
-def _may_split(table: Table) -> bool:
-    """Whether the columns of a table may be split (see `units.Unit`)."""
-    return table.pooling != "none"
 
 
 def _is_possible(shard: Shard) -> bool:
