@@ -1,5 +1,7 @@
+import numpy as np
 import pytest
 
+from neuroshard_pipeline.search.packing import halved, may_halve
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.units import allowed_ranks, units_of
 from neuroshard_pipeline.tables.constraints import UNCONSTRAINED, Constraints, TableConstraint
@@ -49,9 +51,29 @@ def test_the_finest_split_keeps_the_constraints(constraint, widths):
     assert units[2].finest == widths
 
 
-def test_a_sequence_table_is_not_split_by_columns():
-    pooled, sequence = Table("pooled", 100, 64, 1.0), Table("sequence", 100, 64, 1.0, pooling="none")
-    for constraints in (UNCONSTRAINED, Constraints([TableConstraint("pooled", max_shards=8)])):
-        units = units_of(ShardingTask([pooled, sequence], 4, 32, 2**30, constraints=constraints))
-        assert len(units[0].finest) > 1
-        assert units[1].finest == [64]
+@pytest.mark.parametrize(
+    ("constraints", "finest"),
+    [
+        (UNCONSTRAINED, [12] * 8),
+        (Constraints([TableConstraint("pooled", max_shards=8)]), [12] * 8),
+        (Constraints([TableConstraint("one", max_shards=3)]), [48, 48]),
+        (Constraints([TableConstraint("other", min_width=20)]), [24] * 4),
+        (Constraints(together=[["one", "pooled"]]), [96]),
+    ],
+)
+def test_sequence_tables_of_a_group_are_cut_into_as_many_equal_blocks(constraints, finest):
+    pooled, *sequences = (
+        Table(name, 100, 96, 1.0, pooling=kind)
+        for name, kind in zip(("pooled", "one", "other"), ("sum", "none", "none"), strict=True)
+    )
+    task = ShardingTask([pooled, *sequences], 4, 32, 2**30, constraints=constraints)
+    alone = [unit for unit in units_of(task) if unit.group is not None]
+    assert {tuple(unit.finest) for unit in alone} == {tuple(finest)}
+    problem = Problem(task, None, WEIGHTS_AND_OPTIMIZER)
+    state = problem.whole_tables
+    of_group = np.flatnonzero(problem.group[problem.unit[state]] >= 0)
+    assert may_halve(state, problem)[of_group].tolist() == [len(finest) > 1] * len(of_group)
+    if len(finest) > 1:
+        found = halved(state, of_group[:1], problem)
+        widths = problem.width[found][problem.group[problem.unit[found]] >= 0]
+        assert widths.tolist() == [48] * 4

@@ -19,7 +19,6 @@ from neuroshard_pipeline.search.changes import rejected_changes
 from neuroshard_pipeline.search.host_memory import host_memory_tasks
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
-from neuroshard_pipeline.sharders import in_host_memory
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import shard
 from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
@@ -29,6 +28,7 @@ from neuroshard_pipeline.tables.task import ShardingTask
 MEMORY = WEIGHTS_AND_OPTIMIZER
 SETTINGS = SharderSettings(PAPER_SEARCH, LOCAL_SEARCH.model_copy(update={"max_rounds": 5}), MEMORY)
 PLENTY = 2**40
+COLUMNS_ONLY = Constraints(sharding_types=("column_wise",))
 
 
 def tight_task(share=0.5, host_memory_bytes=PLENTY, seed=1, count=6, **fields):
@@ -89,10 +89,10 @@ def test_too_little_host_memory_is_refused_with_the_amount():
         plan_of(tight_task(host_memory_bytes=1000))
 
 
-def test_tables_are_bound_to_ranks_if_host_memory_is_short(monkeypatch):
+def test_host_memory_is_kept_although_another_plan_would_be_cheaper():
     """Four equally large tables must go to host memory, which has room for two on each rank.
 
-    One of them costs more than the three others, so that a search that is not bound puts these on the other rank.
+    One of them costs more than the three others, so that a search without this limit puts these on the other rank.
     """
     tables = [Table(f"t{i}", 50_000, 32, ids) for i, ids in enumerate((60.0, 1.0, 1.0, 1.0))]
     two = 2 * tables[0].weight_bytes
@@ -101,10 +101,22 @@ def test_tables_are_bound_to_ranks_if_host_memory_is_short(monkeypatch):
     plan = plan_of(task)
     assert plan.host_memory_bytes == (two, two)
     assert plan.task.constraints == task.constraints
-    monkeypatch.setattr(in_host_memory, "_bound", lambda *_: None)
-    plan_of.cache_clear()
-    with pytest.raises(DoesNotFitError, match="no plan with tables in host memory was found"):
-        plan_of(task)
+
+
+def test_column_cuts_balance_host_memory():
+    """No rank has host memory for the whole large table, whose rows may not be cut."""
+    tables = [Table("large", 50_000, 32, 5.0), Table("small", 4000, 32, 5.0)]
+    task = ShardingTask(tables, 3, 2048, 700_000, host_memory_bytes=3_300_000, constraints=COLUMNS_ONLY)
+    plan = plan_of(task)
+    assert sum(plan.host_memory_bytes) == tables[0].weight_bytes
+    assert max(plan.host_memory_bytes) <= task.host_memory_bytes
+
+
+def test_a_table_that_no_rank_can_hold_may_go_to_host_memory_uncut():
+    tables = [Table("large", 50_000, 32, 5.0), Table("middle", 9000, 32, 5.0)]
+    variants = host_memory_tasks(ShardingTask(tables, 3, 2048, 900_000, host_memory_bytes=PLENTY), MEMORY)
+    in_host = {tuple(table.is_in_host_memory for table in variant.tables) for variant in variants}
+    assert in_host == {(True, False), (True, True)}
 
 
 @given(seed=st.integers(0, 20), share=st.floats(0.05, 0.9))

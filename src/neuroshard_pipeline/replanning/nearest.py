@@ -25,13 +25,12 @@ _ON_HOSTS = ("table_row_wise", "grid_shard")
 
 def nearest(problem: Problem, placement: Placement, present: Present) -> Placement:
     """The placement that moves fewest bytes of those that rename ranks and columns, at no higher predicted cost."""
-    best, limits = placement, problem.host_limits(placement)
-    best_bytes = total_bytes(problem, best, present)
+    best, best_bytes = placement, total_bytes(problem, placement, present)
     cost_ms = placement_cost_ms(problem, placement)
     for renamed in (_renamed_ranks(placement, present, problem), placement):
         found = _renamed_columns(renamed, present)
         total = total_bytes(problem, found, present)
-        if total < best_bytes and problem.allows(found, limits) and placement_cost_ms(problem, found) <= cost_ms:
+        if total < best_bytes and problem.allows(found) and placement_cost_ms(problem, found) <= cost_ms:
             best, best_bytes = found, total
     return best
 

@@ -191,8 +191,7 @@ class NearSearch:
 
     def _valid(self, placement: Placement) -> Placement | None:
         """The placement, or None if it breaks a limit of memory or a constraint."""
-        limits = np.full(self.problem.task.world_size, self.problem.task.host_memory_bytes or 0)
-        return placement if self.problem.of(placement).allows(placement, limits) else None
+        return placement if self.problem.of(placement).allows(placement) else None
 
 
 def _ports(between: IntArray) -> IntArray:

@@ -93,7 +93,8 @@ def _exactly_fitted(problem: Problem, refusal: DoesNotFitError) -> PlacedState:
     """A placed state that integer programming finds after packing failed with the error `refusal`."""
     from neuroshard_pipeline.search.exact_fit import fit_exactly  # imported late: SciPy takes a third of a second
 
-    fit = fit_exactly(problem.task, problem.memory)
+    host_limits = problem.host_memory.tolist() if problem.uses_host_memory else None
+    fit = fit_exactly(problem.task, problem.memory, host_limits)
     if fit.impossible:
         raise DoesNotFitError(f"{refusal} (integer programming proves that no arrangement exists)") from refusal
     if fit.shards is None:

@@ -5,7 +5,6 @@ Shapes: P moves, W ranks, Y kinds.
 
 import numpy as np
 
-from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.search.explain import LEAST_SHOWN_MS
 from neuroshard_pipeline.search.local_search import MAX_MOVES, cheapest_set, column_price_ms, potential_gain
 from neuroshard_pipeline.search.moves import (
@@ -16,7 +15,6 @@ from neuroshard_pipeline.search.moves import (
     bytes_added,
     constraints_allow,
     feasible,
-    fits,
     layout_of,
     loads_after,
     propose,
@@ -25,7 +23,6 @@ from neuroshard_pipeline.search.plan import Placement, RejectedChange
 from neuroshard_pipeline.search.price import placement_cost_ms
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.spread import column_part, column_problem, joined, spread_of
-from neuroshard_pipeline.tables.table import whole
 
 #: Changes take shards from at most this many of the busiest ranks, and put them on at most this many of the idlest.
 #: Only shifts of columns and merges may put them on any rank (`moves.propose`).
@@ -53,8 +50,6 @@ def rejected_changes(problem: Problem, placement: Placement) -> tuple[RejectedCh
     if columns is None:
         return ()
     layout = layout_of(*columns.kinds_of(column_part(placement)), columns)
-    used = problem.memory.host_bytes_of_ranks(placement.shards, placement.ranks, problem.task)
-    host_free = problem.host_limits(placement) - used
 
     def cost_ms(moves: Moves) -> float:
         changed = apply_moves(layout, moves, columns)
@@ -62,17 +57,14 @@ def rejected_changes(problem: Problem, placement: Placement) -> tuple[RejectedCh
 
     return tuple(
         RejectedChange(_text(move, layout, columns), found_ms, hindrance)
-        for move in _changes_of(layout, columns, count, host_free)
-        for hindrance in [_hindrance(move, layout, columns, host_free)]
+        for move in _changes_of(layout, columns, count)
+        for hindrance in [_hindrance(move, layout, columns)]
         if (found_ms := cost_ms(move)) - placement_cost_ms(problem, placement) <= -LEAST_SHOWN_MS or not hindrance
     )
 
 
-def _changes_of(layout: Layout, problem: Problem, count: int, host_free: IntArray) -> list[Moves]:
-    """The cheapest of the `count` most promising allowed moves, and the cheapest of as many forbidden ones.
-
-    `host_free` (W,) are the free bytes of host memory.
-    """
+def _changes_of(layout: Layout, problem: Problem, count: int) -> list[Moves]:
+    """The cheapest of the `count` most promising allowed moves, and the cheapest of as many forbidden ones."""
     price = column_price_ms(layout, problem)
     load = layout.compute_ms + price * layout.dims
     order = np.argsort(-load, kind="stable")
@@ -80,7 +72,7 @@ def _changes_of(layout: Layout, problem: Problem, count: int, host_free: IntArra
     moves = propose(layout, problem, order[:_MAX_SOURCES], order[-_MAX_TARGETS:], MAX_MOVES, rng)
     if not len(moves):
         return []
-    allowed = feasible(layout, moves, problem) & fits(layout, moves, _host_bytes(problem), host_free)
+    allowed = feasible(layout, moves, problem)
     loads = loads_after(layout, moves, problem)
     gain = potential_gain(load, moves, loads, price)
     found = []
@@ -116,10 +108,11 @@ def _name(problem: Problem, kind: int) -> str:
     return unit.name if width == unit.width else f"{unit.name} ({width} columns)"
 
 
-def _hindrance(move: Moves, layout: Layout, problem: Problem, host_free: IntArray) -> str:
+def _hindrance(move: Moves, layout: Layout, problem: Problem) -> str:
     """Why the move is forbidden: missing bytes of each rank, and constraints. Empty if the move is allowed."""
     source, target, reasons = int(move.source[0]), int(move.target[0]), list[str]()
-    for of, sizes, free in (("", problem.bytes, layout.free), (" of host memory", _host_bytes(problem), host_free)):
+    memories = (("", problem.bytes, layout.free), (" of host memory", problem.host_bytes, layout.host_free))
+    for of, sizes, free in memories:
         to_source, to_target = bytes_added(layout, move, sizes)
         added = dict.fromkeys((source, target), 0)
         added[target] += int(to_target[0])
@@ -132,10 +125,3 @@ def _hindrance(move: Moves, layout: Layout, problem: Problem, host_free: IntArra
     if not constraints_allow(move, problem)[0]:
         reasons.append("constraints forbid it")
     return " and ".join(reasons)
-
-
-def _host_bytes(problem: Problem) -> IntArray:
-    """(Y,) bytes of host memory that a shard of every kind needs; they are proportional to its columns."""
-    tables = [[whole(problem.task.tables[index]) for index in unit.members] for unit in problem.units]
-    of_units = np.array([sum(problem.memory.host_bytes(each, problem.task) for each in of) for of in tables])
-    return of_units[problem.unit] * problem.width // problem.width[problem.whole_tables][problem.unit]

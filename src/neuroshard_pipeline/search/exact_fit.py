@@ -9,6 +9,7 @@ in c and b, stay within its memory.
 A unit is a table, or tables that are kept together. Shapes: U units, P (unit, rank) pairs.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,29 +43,43 @@ _INFEASIBLE = 2
 class ExactFit:
     """Answer of the integer program: (unit index, width, rank) of every shard of an arrangement that fits, or None.
 
-    `impossible` says whether it is proved that no arrangement exists.
+    `impossible` says whether it is proved that no arrangement exists. The program does not cut sequence tables.
     """
 
     shards: list[tuple[int, int, int]] | None
     impossible: bool = False
 
 
-def fit_exactly(task: ShardingTask, memory: MemoryModel) -> ExactFit:
-    """Find an arrangement within memory and constraints, or prove that none exists, or give up."""
-    units, limits = units_of(task), memory.limits(task)
-    if sum(unit.bytes(unit.width, task, memory) for unit in units) > sum(limits):  # splitting never saves memory
-        return ExactFit(None, impossible=True)
+def fit_exactly(task: ShardingTask, memory: MemoryModel, host_limits: Sequence[int] | None = None) -> ExactFit:
+    """Find an arrangement within memory and constraints, or prove that none exists, or give up.
+
+    `host_limits` are bytes of host memory of every rank; None if no table is in host memory.
+    """
+    units, limits = units_of(task), [_Limits(Unit.bytes, memory.limits(task))]
+    limits += [] if host_limits is None else [_Limits(Unit.host_bytes, tuple(host_limits))]
+    for each in limits:  # splitting never saves memory
+        if sum(each.size_of(unit, unit.width, task, memory) for unit in units) > sum(each.of_ranks):
+            return ExactFit(None, impossible=True)
     pairs = [(u, r) for u, unit in enumerate(units) for r in (unit.ranks or range(task.world_size))]
     if len(pairs) > MAX_PAIRS:
         return ExactFit(None)
     program = _Program(task, memory, units, np.array(pairs, dtype=np.int64))
     for margin in (0.0, _MARGIN):
-        fit = program.solve([limit * (1.0 - margin) for limit in limits])
+        fit = program.solve(limits, margin)
         if fit.shards is None:
-            return ExactFit(None, impossible=fit.impossible and margin == 0.0)
+            proved = fit.impossible and margin == 0.0 and all(unit.most_blocks == 1 for unit in units)
+            return ExactFit(None, impossible=proved)
         if program.keeps(fit.shards, limits):
             return fit
     return ExactFit(None)
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """The bytes of one memory that a shard of a unit takes, and those of every rank."""
+
+    size_of: Callable[[Unit, int, ShardingTask, MemoryModel], int]
+    of_ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -76,8 +91,8 @@ class _Program:
     units: tuple[Unit, ...]
     pairs: IntArray
 
-    def solve(self, limits: list[float]) -> ExactFit:
-        """Find an arrangement whose ranks exceed `limits` at most by the tolerance of the solver."""
+    def solve(self, limits: Sequence[_Limits], margin: float) -> ExactFit:
+        """Find an arrangement whose ranks exceed `limits`, less a margin, at most by the tolerance of the solver."""
         unit, count = self.pairs[:, 0], len(self.pairs)
         steps = np.array([u.width / COLUMN_GRANULARITY for u in self.units])[unit]
         most = np.minimum(np.array([u.max_shards for u in self.units], dtype=float)[unit], 1.0)
@@ -85,7 +100,7 @@ class _Program:
             np.zeros(2 * count),
             integrality=np.ones(2 * count),
             bounds=Bounds(0, np.concatenate([steps, most])),
-            constraints=[*self._unit_constraints(steps), self._memory_constraint(limits)],
+            constraints=[*self._unit_constraints(steps), *(self._memory_constraint(each, margin) for each in limits)],
             options={"node_limit": _NODE_LIMIT, "time_limit": _SECONDS},
         )
         if found.x is None:
@@ -109,25 +124,28 @@ class _Program:
             LinearConstraint(sparse.hstack([each, -sparse.diags(least)]), 0, np.inf),
         ]
 
-    def _memory_constraint(self, limits: list[float]) -> LinearConstraint:
+    def _memory_constraint(self, limits: _Limits, margin: float) -> LinearConstraint:
         """The bytes of every rank are at most its limit; both are scaled so that the limit is `_RANK_SCALE`."""
         unit, rank = self.pairs.T
         one, two = (
-            np.array([u.bytes(steps * COLUMN_GRANULARITY, self.task, self.memory) for u in self.units])[unit]
+            np.array([limits.size_of(u, steps * COLUMN_GRANULARITY, self.task, self.memory) for u in self.units])[unit]
             for steps in (1, 2)
         )
         fixed, per_step = 2 * one - two, two - one  # bytes of a shard without columns, and bytes of 4 columns
-        share = _RANK_SCALE / np.maximum(np.array(limits)[rank], 1.0)
+        share = _RANK_SCALE / np.maximum(np.array(limits.of_ranks)[rank] * (1.0 - margin), 1.0)
         of_rank = _sum_by(rank, self.task.world_size)
         parts = [of_rank @ sparse.diags(bytes_ * share) for bytes_ in (per_step, fixed)]
         return LinearConstraint(sparse.hstack(parts), -np.inf, _RANK_SCALE)
 
-    def keeps(self, shards: list[tuple[int, int, int]], limits: tuple[int, ...]) -> bool:
+    def keeps(self, shards: list[tuple[int, int, int]], limits: Sequence[_Limits]) -> bool:
         """Whether the limits, which the solver kept within its tolerance, also hold in whole bytes."""
-        used = [0] * self.task.world_size
-        for unit, width, rank in shards:
-            used[rank] += self.units[unit].bytes(width, self.task, self.memory)
-        return all(u <= limit for u, limit in zip(used, limits, strict=True))
+        for each in limits:
+            used = [0] * self.task.world_size
+            for unit, width, rank in shards:
+                used[rank] += each.size_of(self.units[unit], width, self.task, self.memory)
+            if any(u > limit for u, limit in zip(used, each.of_ranks, strict=True)):
+                return False
+        return True
 
 
 def _sum_by(group: IntArray, count: int) -> sparse.csr_matrix:

@@ -36,6 +36,7 @@ class Shards(NamedTuple):
         embedding: (Y, H) shard embeddings.
         dims: (Y,) 4-byte words of output per sample.
         bytes: (Y,) memory.
+        host_bytes: (Y,) host memory; (0,) if no table is in host memory.
         background: (W,) cost of every rank without shards, in units of 1e-9 ms.
         allowed: (Y, W) whether a kind may be placed on a rank; (0, W) if no constraint names ranks.
         caps: (M,) ascending caps on the dimension sum.
@@ -47,6 +48,7 @@ class Shards(NamedTuple):
     embedding: FloatArray
     dims: IntArray
     bytes: IntArray
+    host_bytes: IntArray
     background: FloatArray
     allowed: BoolArray
     caps: IntArray
@@ -65,6 +67,7 @@ class Runs(NamedTuple):
         sums: (R, W, H) summed embeddings.
         dims: (R, W) dimension sums.
         free: (R, W) bytes left.
+        host_free: (R, W) bytes of host memory left.
         cost: (R, W) predicted compute cost in units of 1e-9 ms.
         changed: (R, H) summed embedding of the rank that received the last shard, indexed by position in `rows`.
     """
@@ -77,6 +80,7 @@ class Runs(NamedTuple):
     sums: FloatArray
     dims: IntArray
     free: IntArray
+    host_free: IntArray
     cost: FloatArray
     changed: FloatArray
 
@@ -106,8 +110,8 @@ def compile_ahead() -> None:
     none, no_costs = np.zeros((0, 0), dtype=np.int64), np.zeros((0, 0))
     nothing = np.zeros(0, dtype=np.int64)
     free, anywhere = np.zeros(0), np.zeros((0, 0), dtype=bool)
-    shards = Shards(none, no_costs, nothing, nothing, free, anywhere, nothing, none)
-    runs = Runs(nothing, nothing, nothing, nothing, none, np.zeros((0, 0, 0)), none, none, no_costs, no_costs)
+    shards = Shards(none, no_costs, nothing, nothing, nothing, free, anywhere, nothing, none)
+    runs = Runs(nothing, nothing, nothing, nothing, none, np.zeros((0, 0, 0)), none, none, none, no_costs, no_costs)
     _price_last(0, _place_next(0, 0, shards, runs), np.zeros((0, 2)), shards, runs)
 
 
@@ -116,8 +120,9 @@ def _shards(sequences: IntArray, problem: Problem, caps: IntArray) -> Shards:
     if allowed is None:
         allowed = np.ones((0, problem.task.world_size), dtype=bool)
     background = quantised(problem.background_ms)
-    branches = _branches(sequences)[1]
-    return Shards(sequences, problem.embedding, problem.dims, problem.bytes, background, allowed, caps, branches)
+    branches, host_bytes = _branches(sequences)[1], problem.host_bytes[: None if problem.uses_host_memory else 0]
+    kinds = problem.embedding, problem.dims, problem.bytes, host_bytes
+    return Shards(sequences, *kinds, background, allowed, caps, branches)
 
 
 def _empty_runs(sequences: IntArray, problem: Problem, num_caps: int) -> Runs:
@@ -132,6 +137,7 @@ def _empty_runs(sequences: IntArray, problem: Problem, num_caps: int) -> Runs:
         sums=np.zeros((count, world_size, size)),
         dims=np.zeros((count, world_size), dtype=np.int64),
         free=np.tile(problem.limits, (count, 1)),
+        host_free=np.tile(problem.host_memory, (count, 1)),
         cost=np.tile(quantised(problem.background_ms), (count, 1)),
         changed=np.zeros((count, size)),
     )
@@ -187,6 +193,8 @@ def _place_next(step: int, count: int, shards: Shards, runs: Runs) -> int:  # pr
         kind, rank = shards.sequences[runs.state[row], step], runs.choices[row, step]
         runs.dims[row, rank] += shards.dims[kind]
         runs.free[row, rank] -= shards.bytes[kind]
+        if len(shards.host_bytes) > 0:
+            runs.host_free[row, rank] -= shards.host_bytes[kind]
         for number in range(shards.embedding.shape[1]):
             runs.sums[row, rank, number] += shards.embedding[kind, number]
             runs.changed[index, number] = runs.sums[row, rank, number]
@@ -218,6 +226,7 @@ def _cheapest_feasible(row: int, kind: int, shards: Shards, runs: Runs) -> int: 
             runs.cost[row, rank] < best_cost
             and runs.dims[row, rank] <= most_columns
             and runs.free[row, rank] >= shards.bytes[kind]
+            and (len(shards.host_bytes) == 0 or runs.host_free[row, rank] >= shards.host_bytes[kind])
             and (len(shards.allowed) == 0 or shards.allowed[kind, rank])
         ):
             best, best_cost = rank, runs.cost[row, rank]
@@ -242,4 +251,5 @@ def _copy(source: int, target: int, step: int, runs: Runs) -> None:  # pragma: n
     runs.sums[target] = runs.sums[source]
     runs.dims[target] = runs.dims[source]
     runs.free[target] = runs.free[source]
+    runs.host_free[target] = runs.host_free[source]
     runs.cost[target] = runs.cost[source]

@@ -69,7 +69,6 @@ class _Exchanges:
 
     def __init__(self, problem: Problem, placement: Placement, movable: BoolArray, of_ranks_ms: FloatArray) -> None:
         self._problem, self._given, self._places = problem, placement, np.flatnonzero(movable)
-        self._host_limits = problem.host_limits(placement)
         shards, world_size = [placement.shards[place] for place in self._places], problem.task.world_size
         self.rank = np.array(placement.ranks, dtype=np.int64)[self._places]
         embeddings = shard_embeddings(shards, problem.task, problem.models)
@@ -107,7 +106,7 @@ class _Exchanges:
             ranks[found.shard[best]] = pair[1]
             if found.back[best] >= 0:
                 ranks[found.back[best]] = pair[0]
-            if self._problem.allows(self.placement(ranks), self._host_limits):
+            if self._problem.allows(self.placement(ranks)):
                 self.rank, self._sums[pair], self._load_ms[pair] = ranks, sums[best], pair_ms[best]
                 return True
         return False

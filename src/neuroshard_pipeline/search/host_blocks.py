@@ -60,7 +60,6 @@ class _HostSearch:
 
     def __init__(self, problem: Problem, placement: Placement, usable: Usable) -> None:
         self._problem, self._usable, task = problem, usable, problem.task
-        self._host_limits = problem.host_limits(placement)
         on_hosts = {n for n, t in spread_of(placement).types.items() if t in ("table_row_wise", _GRID)}
         self._tables = {
             table.name: table for table in task.tables if table.name in on_hosts and _GRID in usable(table, problem)
@@ -96,7 +95,7 @@ class _HostSearch:
                 at += width
         own = Placement(tuple(shard for shard, _ in placed), tuple(rank for _, rank in placed))
         found = joined(self._problem, own, self._others)
-        return found if self._problem.allows(found, self._host_limits) else None
+        return found if self._problem.allows(found) else None
 
     def changes(self, blocks: Blocks, hosts: IntArray) -> Iterator[Blocks]:
         """Blocks after each change; `hosts` are in descending order of load."""

@@ -13,7 +13,7 @@ cached, the width whose tables have most bytes; tables of other widths may be `f
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from neuroshard_pipeline.search.memory import MemoryModel
@@ -50,18 +50,22 @@ class _Option:
 
 
 def host_memory_tasks(task: ShardingTask, memory: MemoryModel) -> list[ShardingTask]:
-    """Variants of a task that does not fit, with tables in host memory; each frees more GPU memory than the one before.
+    """Variants of a task that does not fit, with tables in host memory, in the last of them all that no rank can hold.
 
     The list is empty if the task has no `host_memory_bytes`, or if no moves make it fit.
     """
     if task.host_memory_bytes is None:
         return []
     options = _options_of_tables(task, memory)
-    uncached = [[of[0], *(each for each in of[1:] if each.table.compute_kernel == "fused_uvm")] for of in options]
-    tried = [(options, share) for share in (_SHARES[:_NUM_SHARES_IF_LARGE] if _is_large(task) else _SHARES)]
-    tried += [] if _is_large(task) else [(uncached, share) for share in _UNCACHED_SHARES]
-    found = dict.fromkeys(_chosen(task, memory, of, share) for of, share in tried)
-    return [replace(task, tables=tables) for tables in found if tables not in (None, task.tables)]
+    shares, most = _SHARES[: _NUM_SHARES_IF_LARGE if _is_large(task) else None], max(memory.limits(task))
+    found = [_chosen(task, memory, options, share) for share in shares]
+    if not _is_large(task):
+        uncut = [[of[0], *(each for each in of[1:] if each.gpu_bytes <= most)] for of in options]
+        uncached = [[of[0], *(each for each in of[1:] if each.table.compute_kernel == "fused_uvm")] for of in options]
+        found += [_chosen(task, memory, uncached, share) for share in _UNCACHED_SHARES]
+        whole_on_no_rank = {number for number, of in enumerate(options) if of[0].gpu_bytes > most}
+        found += [_chosen(task, memory, uncut, _SHARES[0], whole_on_no_rank)]
+    return [replace(task, tables=tables) for tables in dict.fromkeys(found) if tables not in (None, task.tables)]
 
 
 def host_bytes_needed(task: ShardingTask, memory: MemoryModel) -> int | None:
@@ -94,10 +98,17 @@ def _options_of_tables(task: ShardingTask, memory: MemoryModel) -> list[list[_Op
 
 
 def _chosen(
-    task: ShardingTask, memory: MemoryModel, options: Sequence[Sequence[_Option]], share: float
+    task: ShardingTask,
+    memory: MemoryModel,
+    options: Sequence[Sequence[_Option]],
+    share: float,
+    first: Collection[int] = (),
 ) -> tuple[Table, ...] | None:
-    """The tables, some in host memory, that fill at most `share` (see `_SHARES`); None if that cannot be reached."""
-    hulls, too_large = [_hull(of) for of in options], _too_large(task, memory)
+    """The tables, some in host memory, that fill at most `share` (see `_SHARES`); None if that cannot be reached.
+
+    The tables with the numbers `first` move whatever that costs.
+    """
+    hulls, too_large = [_hull(of) for of in options], _too_large(task, memory) | {*first}
     chosen = [0] * len(hulls)
     needed, host_left = sum(hull[0].gpu_bytes for hull in hulls), (task.host_memory_bytes or 0) * task.world_size
     target = share * min(sum(memory.limits(task)), needed)

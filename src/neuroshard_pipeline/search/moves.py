@@ -38,7 +38,7 @@ class Layout:
         ranks: (N,) rank of every shard.
         sums: (W, H) sum of the shard embeddings of every rank.
         dims: (W,) 4-byte words per sample that the shards of every rank send (see `Problem.dims`).
-        free: (W,) bytes that further shards may use on every rank.
+        free, host_free: (W,) bytes of GPU and host memory that further shards may use on every rank.
         problem: the problem, which defines the kinds.
     """
 
@@ -47,6 +47,7 @@ class Layout:
     sums: FloatArray
     dims: IntArray
     free: IntArray
+    host_free: IntArray
     problem: Problem
 
     @cached_property
@@ -103,11 +104,12 @@ class Loads:
 def layout_of(kinds: IntArray, ranks: IntArray, problem: Problem) -> Layout:
     """The layout of shards of `kinds` on `ranks`."""
     sums, free = np.zeros((problem.task.world_size, problem.embedding.shape[1])), problem.limits.copy()
-    dims = np.zeros(problem.task.world_size, dtype=np.int64)
+    dims, host_free = np.zeros(problem.task.world_size, dtype=np.int64), problem.host_memory.copy()
     np.add.at(sums, ranks, problem.embedding[kinds])
     np.add.at(dims, ranks, problem.dims[kinds])
     np.subtract.at(free, ranks, problem.bytes[kinds])
-    return Layout(kinds, ranks, sums, dims, free, problem)
+    np.subtract.at(host_free, ranks, problem.host_bytes[kinds])
+    return Layout(kinds, ranks, sums, dims, free, host_free, problem)
 
 
 def apply_moves(layout: Layout, moves: Moves, problem: Problem) -> Layout:
@@ -148,7 +150,8 @@ def bytes_added(layout: Layout, moves: Moves, bytes_of_kinds: IntArray) -> tuple
 
 def feasible(layout: Layout, moves: Moves, problem: Problem) -> BoolArray:
     """(P,) whether both ranks stay within their memory limits and the constraints allow the kinds they receive."""
-    return fits(layout, moves, problem.bytes, layout.free) & constraints_allow(moves, problem)
+    allowed = fits(layout, moves, problem.bytes, layout.free) & constraints_allow(moves, problem)
+    return allowed & fits(layout, moves, problem.host_bytes, layout.host_free) if problem.uses_host_memory else allowed
 
 
 def fits(layout: Layout, moves: Moves, bytes_of_kinds: IntArray, free: IntArray) -> BoolArray:
@@ -240,12 +243,11 @@ def _splits(layout: Layout, problem: Problem, shards: IntArray, targets: IntArra
 
 
 def _shifts(layout: Layout, problem: Problem, shards: IntArray) -> Moves:
-    """Moves of some columns (shift) or all columns (merge) of a shard to another shard of the same table."""
+    """Moves of some (shift) or all columns (merge) of a shard to another one of its table, unless it is a sequence."""
     unit = problem.unit[layout.kinds]
-    which, other = _matches(unit[shards], unit)
+    which, other = _matches(np.where(problem.group[unit[shards]] < 0, unit[shards], NONE), unit)
     shard = shards[which]
-    distinct = shard != other
-    shard, other = shard[distinct], other[distinct]
+    shard, other = shard[shard != other], other[shard != other]
     width, within = problem.width[layout.kinds[shard]], layout.ranks[shard] == layout.ranks[other]
     least = problem.min_width[unit[shard]]
     shifts = []
@@ -290,9 +292,7 @@ def _between_ranks(moves: Moves) -> Moves:
 
 
 def _at_most(moves: Moves, count: int, rng: np.random.Generator) -> Moves:
-    if len(moves) <= count:
-        return moves
-    return moves.take(np.sort(rng.choice(len(moves), count, replace=False)))
+    return moves if len(moves) <= count else moves.take(np.sort(rng.choice(len(moves), count, replace=False)))
 
 
 def _concatenated(parts: list[Moves]) -> Moves:

@@ -21,21 +21,24 @@ _ROUND_DIVISOR = 20
 
 
 def pack_by_size(
-    sizes: Sequence[int], limits: Sequence[int], allowed: BoolArray | None = None
+    sizes: Sequence[int] | IntArray, limits: Sequence[int] | IntArray, allowed: BoolArray | None = None
 ) -> tuple[list[int], list[int]]:
     """Put shards, largest first, on the rank with the most free bytes.
 
     Args:
-        sizes: bytes of every shard; equal sizes keep their order.
-        limits: bytes of every rank; ranks with equally many free bytes are taken in order.
+        sizes: bytes of every shard, (N,), or of GPU and host memory, (N, 2); equal sizes keep their order.
+        limits: bytes of every rank, likewise; ranks with equally many free bytes are taken in order. With two memories,
+            free bytes are those of the memory of which the shard takes the larger share.
         allowed: (N, W) whether a shard may be placed on a rank, or None if every shard may be placed everywhere;
             shards with fewer ranks to choose from are placed first.
 
     Returns:
         The rank of every shard (-1 if no rank had room for it), and the indices of the shards without a rank.
     """
-    if allowed is not None:
-        return _pack_where_allowed(sizes, limits, allowed)
+    if allowed is not None or np.ndim(limits) == 2:
+        anywhere = np.ones((len(sizes), len(limits)), dtype=bool)
+        return _pack_where_allowed(np.array(sizes), np.array(limits), anywhere if allowed is None else allowed)
+    sizes, limits = np.array(sizes).tolist(), np.array(limits).tolist()  # whole numbers of Python are faster here
     free = [(-limit, rank) for rank, limit in enumerate(limits)]
     heapq.heapify(free)
     ranks = [-1] * len(sizes)
@@ -50,19 +53,30 @@ def pack_by_size(
     return ranks, left_over
 
 
-def _pack_where_allowed(sizes: Sequence[int], limits: Sequence[int], allowed: BoolArray) -> tuple[list[int], list[int]]:
-    free = np.array(limits, dtype=np.int64)
-    choices = allowed.sum(axis=1).tolist()
+def _pack_where_allowed(sizes: IntArray, limits: IntArray, allowed: BoolArray) -> tuple[list[int], list[int]]:
+    sizes, free = sizes.reshape(len(sizes), -1), limits.reshape(len(limits), -1).copy()
+    scarcer = (sizes / np.maximum(free.sum(axis=0), 1)).argmax(axis=1)  # (N,) the memory that decides
+    choices, total = allowed.sum(axis=1).tolist(), sizes.sum(axis=1).tolist()
     ranks = [-1] * len(sizes)
     left_over = []
-    for index in sorted(range(len(sizes)), key=lambda i: (choices[i], -sizes[i])):
-        rank = int(np.where(allowed[index], free, -1).argmax())
-        if not allowed[index, rank] or sizes[index] > free[rank]:
+    for index in sorted(range(len(sizes)), key=lambda i: (choices[i], -total[i])):
+        fits = allowed[index] & (sizes[index] <= free).all(axis=1)
+        rank = int(np.where(fits, free[:, scarcer[index]], -1).argmax())
+        if not fits[rank]:
             left_over.append(index)
             continue
         free[rank] -= sizes[index]
         ranks[index] = rank
     return ranks, left_over
+
+
+def packed(state: IntArray, problem: Problem) -> tuple[list[int], list[int]]:
+    """`pack_by_size` of the shards of a state, in GPU memory and, if a table is there, in host memory."""
+    sizes, limits = problem.bytes[state], problem.limits
+    if problem.uses_host_memory:
+        sizes = np.stack([sizes, problem.host_bytes[state]], axis=1)
+        limits = np.stack([limits, problem.host_memory], axis=1)
+    return pack_by_size(sizes, limits, problem.allowed_on(state))
 
 
 @dataclass(frozen=True)
@@ -192,7 +206,8 @@ def make_room(problem: Problem) -> IntArray:
     """Halve shards until packing by size finds a rank for each; returns the kinds (`problem`) of the shards.
 
     A round halves the shards that were left over. If none of these can be halved, it halves the largest twentieth
-    (at least one) of the shards that can be halved; equally large shards are taken in placement order.
+    (at least one) of the shards that can be halved; equally large shards are taken in placement order. Sequence tables
+    are halved together with those of their group.
 
     Raises:
         DoesNotFitError: shards are left over and nothing can be halved any more.
@@ -200,11 +215,11 @@ def make_room(problem: Problem) -> IntArray:
     state = problem.whole_tables
     while True:
         state = problem.in_placement_order(state)
-        sizes = problem.bytes[state]
-        _, left_over = pack_by_size(sizes.tolist(), problem.limits.tolist(), problem.allowed_on(state))
+        sizes = problem.bytes[state] + problem.host_bytes[state]
+        _, left_over = packed(state, problem)
         if not left_over:
             return state
-        halvable = problem.can_halve[state] & problem.may_split(state)
+        halvable = may_halve(state, problem)
         chosen = [index for index in left_over if halvable[index]]
         if not chosen:
             others = np.flatnonzero(halvable)
@@ -213,8 +228,24 @@ def make_room(problem: Problem) -> IntArray:
         chosen = _within_max_shards(chosen, state, problem)
         if not chosen:
             raise _fragmented(problem, state[left_over])
-        halves = problem.halves(state[chosen].tolist())
-        state = np.concatenate([np.delete(state, chosen), np.repeat(halves, 2)])
+        state = halved(state, np.array(chosen), problem)
+
+
+def may_halve(state: IntArray, problem: Problem) -> BoolArray:
+    """(N,) whether each shard may be halved, sequence tables together with those of their group (`halved`)."""
+    unit = problem.unit[state]
+    most = np.array([each.most_blocks for each in problem.units])[unit]
+    alike = 2 * problem.width[problem.whole_tables[unit]] <= most * problem.width[state]
+    alone = problem.can_halve[state] & problem.may_split(state)
+    return np.asarray(np.where(problem.group[unit] >= 0, alike, alone))
+
+
+def halved(state: IntArray, chosen: IntArray, problem: Problem) -> IntArray:
+    """`state` after the shards `chosen` have been halved, with all shards of the groups that occur among them."""
+    group = problem.group[problem.unit[state]]
+    if (group >= 0).any():
+        chosen = np.union1d(chosen, np.flatnonzero((group >= 0) & np.isin(group, group[chosen])))
+    return np.concatenate([np.delete(state, chosen), np.repeat(problem.halves(state[chosen].tolist()), 2)])
 
 
 def _within_max_shards(chosen: list[int], state: IntArray, problem: Problem) -> list[int]:
@@ -225,7 +256,7 @@ def _within_max_shards(chosen: list[int], state: IntArray, problem: Problem) -> 
     kept = []
     for index in chosen:
         unit = problem.unit[state[index]]
-        if counts[unit] < problem.max_shards[unit]:
+        if counts[unit] < problem.max_shards[unit] or problem.group[unit] >= 0:
             counts[unit] += 1
             kept.append(index)
     return kept

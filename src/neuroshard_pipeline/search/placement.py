@@ -24,7 +24,7 @@ import numpy as np
 from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.search.models import COST_UNITS_PER_MS
 from neuroshard_pipeline.search.moves import layout_of
-from neuroshard_pipeline.search.packing import pack_by_size
+from neuroshard_pipeline.search.packing import packed
 from neuroshard_pipeline.search.params import SearchParams
 from neuroshard_pipeline.search.price import cheapest_plans
 from neuroshard_pipeline.search.problem import Problem
@@ -88,8 +88,7 @@ def _best_of_runs(sequences: IntArray, problem: Problem, caps: IntArray) -> list
 
 
 def _packed_by_size(sequence: IntArray, problem: Problem) -> PlacedState | None:
-    sizes, allowed = problem.bytes[sequence].tolist(), problem.allowed_on(sequence)
-    ranks, left_over = pack_by_size(sizes, problem.limits.tolist(), allowed)
+    ranks, left_over = packed(sequence, problem)
     if left_over:
         return None
     return placed_state(sequence, ranks, problem)

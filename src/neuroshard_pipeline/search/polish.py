@@ -18,8 +18,9 @@ from neuroshard_pipeline.search.parts import step_parts
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.price import predicted_cost
 from neuroshard_pipeline.search.problem import Problem
-from neuroshard_pipeline.search.spread import sequence_group, spread_tables
+from neuroshard_pipeline.search.spread import spread_tables
 from neuroshard_pipeline.search.spread_choice import Usable
+from neuroshard_pipeline.search.units import sequence_group
 from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, ShardingType, Table
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -44,11 +45,11 @@ def polished(problem: Problem, placement: Placement, usable: Usable) -> Placemen
         usable: gives the sharding types that a table may have.
     """
     best, (cost_ms, load_ms) = placement, _cost(problem, placement)
-    host_limits, num_priced, num_kept = problem.host_limits(placement), 0, 0
+    num_priced = num_kept = 0
     tables = sorted(problem.task.tables, key=lambda table: -table.pooling_factor * table.embedding_dim)
     for table in cycle(tables):
         changed = (_joined(problem, found) for found in _changes(problem, _placed(best), table, usable, load_ms))
-        tried = [(*_cost(problem, found), found) for found in changed if problem.allows(found, host_limits)]
+        tried = [(*_cost(problem, found), found) for found in changed if problem.allows(found)]
         num_priced, num_kept = num_priced + len(tried), num_kept + 1
         least = min(tried, key=lambda entry: entry[0], default=None)
         if least is not None and least[0] < cost_ms * (1.0 - _LEAST_GAIN):

@@ -8,6 +8,7 @@ import numpy as np
 
 from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.search.models import quantised
+from neuroshard_pipeline.search.packing import halved, may_halve
 from neuroshard_pipeline.search.params import SearchParams
 from neuroshard_pipeline.search.placement import PlacedState, dimension_caps, place
 from neuroshard_pipeline.search.problem import Problem
@@ -42,12 +43,12 @@ def _presplit(problem: Problem, share: float) -> IntArray:
     while True:
         costs = problem.cost[state] - launch
         large = (problem.dims[state] > share * mean_dims) | (costs > share * (mean_cost - launch))
-        chosen = np.flatnonzero(large & problem.can_halve[state] & problem.may_split(state))
+        chosen = np.flatnonzero(large & may_halve(state, problem))
         if problem.limits_shards:  # a round halves at most one shard of a unit, so that no unit exceeds its limit
             chosen = chosen[np.unique(problem.unit[state[chosen]], return_index=True)[1]]
         if not len(chosen):
             return state
-        state = np.concatenate([np.delete(state, chosen), np.repeat(problem.halves(state[chosen].tolist()), 2)])
+        state = halved(state, chosen, problem)
 
 
 def _key(state: IntArray) -> bytes:

@@ -45,11 +45,15 @@ class Problem:
         min_width: (U,) columns of the narrowest shard allowed.
         max_shards: (U,) largest number of shards allowed.
         limits_shards: whether the number of shards of any unit is limited.
+        group: (U,) number of every unit's group of sequence tables (`Unit.group`); -1 for other units.
+        host_memory: (W,) bytes of host memory that shards may use on each rank.
+        uses_host_memory: whether a table is in host memory.
         unit: (Y,) index of every kind's unit; equal to the table's index in the task if no tables are kept together.
         width: (Y,) columns of every kind.
         dims: (Y,) 4-byte words that a sample gets from every kind; equal to `width` for pooled tables of one feature
             and fp32 communication.
         bytes: (Y,) memory that every kind takes on a rank.
+        host_bytes: (Y,) host memory that every kind takes on a rank.
         whole_tables: (U,) the kind of every unit at its full width.
 
     Raises:
@@ -64,6 +68,7 @@ class Problem:
         background_ms: FloatArray | None = None,
         prices: StepPrices | None = None,
         embedded: dict[tuple[str, int], FloatArray] | None = None,
+        host_memory: IntArray | None = None,
     ) -> None:
         require_room(task, "a plan", PLAN_BYTES_PER_RANK, PLAN_BYTES_PER_TABLE * len(task.tables))
         self.task = task
@@ -74,15 +79,17 @@ class Problem:
         if prices is not None:
             self.models = WholeStepModels(models, prices)
         self.limits: IntArray = np.array(memory.limits(task), dtype=np.int64)
+        self.host_memory = np.full(task.world_size, task.host_memory_bytes or 0) if host_memory is None else host_memory
+        self.uses_host_memory = any(table.is_in_host_memory for table in task.tables)
         self.units = units_of(task)
         self.rank_allowed = allowed_ranks(self.units, task.world_size)
         self.min_width: IntArray = np.array([unit.min_width for unit in self.units], dtype=np.int64)
         self.max_shards: IntArray = np.array([unit.max_shards for unit in self.units], dtype=np.int64)
         self.limits_shards = bool((self.max_shards < UNLIMITED).any())
-        self.unit: IntArray = np.empty(0, dtype=np.int64)
-        self.width: IntArray = np.empty(0, dtype=np.int64)
-        self.dims: IntArray = np.empty(0, dtype=np.int64)
-        self.bytes: IntArray = np.empty(0, dtype=np.int64)
+        groups = list(dict.fromkeys(unit.group for unit in self.units if unit.group))
+        self.group: IntArray = np.array([groups.index(unit.group) if unit.group else -1 for unit in self.units])
+        nothing: IntArray = np.empty(0, dtype=np.int64)
+        self.unit = self.width = self.dims = self.bytes = self.host_bytes = nothing
         self._cost: FloatArray = np.empty(0)
         self._embedding: FloatArray = np.empty((0, 0))
         self._shared_ms: FloatArray = np.empty(0)
@@ -103,9 +110,11 @@ class Problem:
         """Prices of a step of the task; None if the models price no steps."""
         return None if self.models.step is None else step_prices(self.models.step, self.task)
 
-    def of_columns(self, task: ShardingTask, memory: MemoryModel, background_ms: FloatArray) -> "Problem":
+    def of_columns(
+        self, task: ShardingTask, memory: MemoryModel, background_ms: FloatArray, host_memory: IntArray
+    ) -> "Problem":
         """The problem of some tables of the task, which are column-wise; all these problems share shard embeddings."""
-        return Problem(task, self.models, memory, background_ms, self.step_prices, self._embedded_columns)
+        return Problem(task, self.models, memory, background_ms, self.step_prices, self._embedded_columns, host_memory)
 
     @property
     def shared_ms(self) -> FloatArray:
@@ -144,17 +153,16 @@ class Problem:
         self._embed_new_kinds()
         return self._cost
 
-    def host_limits(self, placement: Placement) -> IntArray:
-        """(W,) bytes of host memory that a rank may use after a change: the task's limit, or its use now if higher."""
+    def fits_host_memory(self, placement: Placement) -> bool:
+        """Whether a placement fits into host memory."""
         used = self.memory.host_bytes_of_ranks(placement.shards, placement.ranks, self.task)
-        return np.maximum(used, self.task.host_memory_bytes or 0)
+        return bool((used <= self.host_memory).all())
 
-    def allows(self, placement: Placement, host_limits: IntArray) -> bool:
-        """Whether a placement fits into GPU memory and `host_limits` (W,), and satisfies the constraints."""
+    def allows(self, placement: Placement) -> bool:
+        """Whether a placement fits into the memory of the ranks and satisfies the constraints."""
         placed = placement.shards, placement.ranks
         fits = (self.memory.bytes_of_ranks(*placed, self.task) <= self.limits).all()
-        fits_host = (self.memory.host_bytes_of_ranks(*placed, self.task) <= host_limits).all()
-        return bool(fits and fits_host) and not any(constraint_violations(self.task, *placed))
+        return bool(fits and self.fits_host_memory(placement)) and not any(constraint_violations(self.task, *placed))
 
     def embeddings_of(self, shards: Sequence[Shard]) -> FloatArray:
         """(N, H) shard embeddings; one call of the model computes all that are not yet known."""
@@ -189,6 +197,8 @@ class Problem:
             self.width = np.append(self.width, [width for _, width in new])
             self.dims = np.append(self.dims, [self._outputs(unit, width) for unit, width in new])
             self.bytes = np.append(self.bytes, [self.units[u].bytes(width, self.task, self.memory) for u, width in new])
+            of_host = [self.units[u].host_bytes(width, self.task, self.memory) for u, width in new]
+            self.host_bytes = np.append(self.host_bytes, of_host)
         return np.array([self._number[pair] for pair in wanted], dtype=np.int64)
 
     def halves(self, kinds: Sequence[int]) -> IntArray:

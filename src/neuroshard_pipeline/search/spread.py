@@ -9,7 +9,6 @@ tables, and takes into account the costs and the memory of the spread tables (`c
 Shapes: W ranks.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -65,7 +64,6 @@ def spread_tables(
     host-row-wise table, cut over its ranks. Every table-row-wise table, and every column block of a grid-sharded
     table, lies on one host. A table has at most as many blocks as there are hosts; two of them may share a host. Tables
     and blocks are distributed in descending order of bytes, each to the host whose fullest rank has most memory left.
-    Sequence tables that are column-wise here have as few equal column blocks as fit a rank, the same number in a group.
 
     Args:
         types: sharding type by table.
@@ -79,26 +77,20 @@ def spread_tables(
     """
     tables = {table.name: table for table in task.tables}
     shards, ranks = _everywhere(types, tables, task)
-    free = np.array(memory.limits(task), dtype=np.int64) - memory.bytes_of_ranks(shards, ranks, task)
+    used = [memory.bytes_of_ranks(shards, ranks, task), memory.host_bytes_of_ranks(shards, ranks, task)]
+    free = np.array([memory.limits(task), [task.host_memory_bytes or 0] * task.world_size], dtype=np.int64) - used
     blocks = _host_blocks(types, tables, task)
     bytes_of = np.array([sum(shard.weight_bytes for shard in block) for block in blocks], dtype=np.float64)
     loads = bytes_of if load_ms is None or not blocks else load_ms([block[0] for block in blocks])
-    hosts = _HostRoom(free.reshape(task.num_hosts, task.ranks_per_host), task, memory, load_ms is not None)
+    hosts = _HostRoom(free.reshape(2, task.num_hosts, task.ranks_per_host), task, memory, load_ms is not None)
     for number in np.argsort(-loads, kind="stable").tolist():
         first = hosts.place(blocks[number], float(loads[number])) * task.ranks_per_host
         shards += blocks[number]
         ranks += range(first, first + len(blocks[number]))
-    for shard in _column_blocks(types, tables, task, memory):
-        allowed = np.array(task.constraints.of(shard.table.name).allowed_ranks(task.world_size))
-        rank = int(allowed[free[allowed].argmax()])
-        free[rank] -= memory.shard_bytes(shard, task)
-        shards.append(shard)
-        ranks.append(rank)
     if (free < 0).any():
-        rank = int(free.argmin())
-        raise DoesNotFitError(
-            f"{task.task_id}: rank {rank} lacks {-int(free[rank])} bytes for its parts of spread tables"
-        )
+        of, rank = np.unravel_index(free.argmin(), free.shape)
+        missing = f"{-int(free.min())} bytes{' of host memory' * int(of)}"
+        raise DoesNotFitError(f"{task.task_id}: rank {rank} lacks {missing} for its parts of spread tables")
     return Spread(dict(types), tuple(shards), tuple(ranks))
 
 
@@ -106,7 +98,8 @@ class _HostRoom:
     """Chooses a host for one column block after another.
 
     Args:
-        free: bytes left on the ranks of every host, (hosts, ranks per host); it is changed in place.
+        free: bytes of GPU and host memory left on the ranks of every host, (2, hosts, ranks per host); it is changed in
+            place.
         task: the task.
         memory: the memory model.
         by_load: whether to prefer the least loaded host with enough memory, and not the one with most memory left.
@@ -118,16 +111,17 @@ class _HostRoom:
 
     def place(self, block: Sequence[Shard], load: float) -> int:
         """Choose a host for the row shards of a block, and take their memory from it."""
-        needed = np.zeros(self._task.ranks_per_host, dtype=np.int64)
-        needed[: len(block)] = [self._memory.shard_bytes(shard, self._task) for shard in block]
-        left = (self._free - needed).min(axis=1)
+        needed = np.zeros((2, 1, self._task.ranks_per_host), dtype=np.int64)
+        needed[0, 0, : len(block)] = [self._memory.shard_bytes(shard, self._task) for shard in block]
+        needed[1, 0, : len(block)] = [self._memory.host_bytes(shard, self._task) for shard in block]
+        left = np.where(needed.any(axis=2, keepdims=True), self._free - needed, np.iinfo(np.int64).max).min(axis=(0, 2))
         allowed = _allowed_hosts(self._task, block[0].table.name)
         fits = allowed & (left >= 0)
         if self._by_load and fits.any():
             host = int(np.where(fits, self._loads, np.inf).argmin())
         else:
             host = int(np.where(allowed, left, np.iinfo(np.int64).min).argmax())
-        self._free[host] -= needed
+        self._free[:, host] -= needed[:, 0]
         self._loads[host] += load
         return host
 
@@ -165,10 +159,11 @@ def column_problem(problem: Problem, spread: Spread) -> Problem | None:
     tables = [table for table in task.tables if table.name not in spread.types]
     group_ms = 0.0 if prices is None else prices.groups_ms([whole(table) for table in tables], spread.shards)
     if not spread.types:
-        return problem.of_columns(task, problem.memory, np.full(task.world_size, group_ms))
+        return problem.of_columns(task, problem.memory, np.full(task.world_size, group_ms), problem.host_memory)
     if not tables:
         return None
     left = problem.limits - problem.memory.bytes_of_ranks(spread.shards, spread.ranks, task)
+    host_left = problem.host_memory - problem.memory.host_bytes_of_ranks(spread.shards, spread.ranks, task)
     if (left < 1).any():
         raise DoesNotFitError(f"{task.task_id}: rank {int(left.argmin())} has no memory left beside spread tables")
     rest = replace(
@@ -178,7 +173,7 @@ def column_problem(problem: Problem, spread: Spread) -> Problem | None:
         constraints=_constraints_of({table.name for table in tables}, task.constraints),
     )
     memory = problem.memory.model_copy(update={"reserve_fraction": 0.0})
-    return problem.of_columns(rest, memory, _background_ms(task, models, spread) + group_ms)
+    return problem.of_columns(rest, memory, _background_ms(task, models, spread) + group_ms, host_left)
 
 
 def joined(problem: Problem, found: Placement | None, spread: Spread) -> Placement:
@@ -225,30 +220,6 @@ def _host_blocks(
                 columns = min(width, table.embedding_dim - at)
                 blocks.append(row_shards(table, sharding_type, task.ranks_per_host, at, columns))
     return blocks
-
-
-def sequence_group(table: Table) -> tuple[object, ...]:
-    """What sequence tables have in common of which TorchRec needs column shards of one width."""
-    return table.embedding_module, table.pooling, table.embedding_dim
-
-
-def _column_blocks(
-    types: Mapping[str, ShardingType], tables: Mapping[str, Table], task: ShardingTask, memory: MemoryModel
-) -> list[Shard]:
-    """Equal column blocks of the column-wise sequence tables, the largest first."""
-    groups, found = defaultdict[tuple[object, ...], list[Table]](list), list[Shard]()
-    for name in (name for name, sharding_type in types.items() if sharding_type == "column_wise"):
-        groups[sequence_group(tables[name])].append(tables[name])
-    for group in groups.values():
-        width, most = group[0].embedding_dim, max(memory.limits(task))
-        own = [task.constraints.of(table.name) for table in group]
-        least = max(width // min(each.max_shards or width, width // min(each.min_width, width)) for each in own)
-        while width % (2 * COLUMN_GRANULARITY) == 0 and width // 2 >= least:
-            if all(memory.shard_bytes(Shard(table, 0, width), task) <= most for table in group):
-                break
-            width //= 2
-        found += [Shard(table, at, width) for table in group for at in range(0, table.embedding_dim, width)]
-    return sorted(found, key=lambda shard: -memory.shard_bytes(shard, task))
 
 
 def _allowed_hosts(task: ShardingTask, table: str) -> BoolArray:

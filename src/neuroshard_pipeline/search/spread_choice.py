@@ -26,7 +26,7 @@ from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.parts import step_parts
 from neuroshard_pipeline.search.price import predicted_cost
 from neuroshard_pipeline.search.problem import Problem
-from neuroshard_pipeline.search.spread import largest_row_shards, sequence_group, spread_tables
+from neuroshard_pipeline.search.spread import largest_row_shards, spread_tables
 from neuroshard_pipeline.search.spread_estimate import SpreadEstimate
 from neuroshard_pipeline.tables.table import ShardingType, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -176,14 +176,16 @@ def cut_tables(problem: Problem, types: Mapping[str, tuple[ShardingType, ...]]) 
 
     They are host tiers, tables of which even the narrowest column shard fits no rank, and tables that may not be
     column-wise and of which a replica is not allowed or does not fit every rank. A table that may be column-wise is
-    left out if no other type cuts it into shards that fit a rank; if it is a sequence table, the columns of all of its
-    group (`spread.sequence_group`) are cut.
+    left out if no other type cuts it into shards that fit a rank.
 
     Raises:
         DoesNotFitError: a table fits as none of the types that it may have.
     """
     finest = problem.numbers((index, unit.finest[0]) for index, unit in enumerate(problem.units))
-    least_bytes = dict(zip((unit.name for unit in problem.units), problem.bytes[finest].tolist(), strict=True))
+    fits_rank = (problem.bytes[finest] <= problem.limits.max()) & (
+        problem.host_bytes[finest] <= problem.host_memory.max()
+    )
+    has_room = dict(zip((unit.name for unit in problem.units), fits_rank.tolist(), strict=True))
     found: dict[str, ShardingType] = {}
     for table in problem.task.tables:
         own = types[table.name]
@@ -192,7 +194,7 @@ def cut_tables(problem: Problem, types: Mapping[str, tuple[ShardingType, ...]]) 
             continue
         replica_bytes = problem.memory.shard_bytes(whole(table, _REPLICA), problem.task)
         if "column_wise" in own:
-            fits = least_bytes.get(table.name, 0) <= problem.limits.max()
+            fits = has_room.get(table.name, True)
         else:
             fits = _REPLICA in own and replica_bytes <= problem.limits.min()
         if fits:
@@ -202,9 +204,6 @@ def cut_tables(problem: Problem, types: Mapping[str, tuple[ShardingType, ...]]) 
             found[table.name] = cut
         elif "column_wise" not in own:
             raise DoesNotFitError(f"{problem.task.task_id}: table {table.name!r} fits no rank as {' or '.join(own)}")
-        elif table.pooling == "none":
-            peers = [other for other in problem.task.tables if sequence_group(other) == sequence_group(table)]
-            found = {**{peer.name: "column_wise" for peer in peers}, **found}
     return found
 
 
@@ -216,8 +215,9 @@ def best_cut(
     Returns:
         None if no possible type makes the shards small enough for a rank.
     """
-    most = max(memory.limits(task))
+    most, most_host = max(memory.limits(task)), task.host_memory_bytes or 0
     for sharding_type, largest in largest_row_shards(table, task).items():
-        if sharding_type in types and memory.shard_bytes(largest, task) <= most:
+        fits = memory.shard_bytes(largest, task) <= most and memory.host_bytes(largest, task) <= most_host
+        if sharding_type in types and fits:
             return sharding_type
     return None

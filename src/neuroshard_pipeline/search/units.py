@@ -1,11 +1,12 @@
 """Units of placement: a table, or tables that a constraint keeps together on one rank."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from neuroshard_pipeline.search.memory import MemoryModel
-from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Table
+from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
 #: More shards than any table can have.
@@ -22,8 +23,10 @@ class Unit:
         width: columns of all its tables.
         ranks: the ranks that it may be placed on, ascending, or None for all.
         min_width: columns of the narrowest shard allowed, a multiple of 4 and at most `width`.
-        max_shards: largest number of shards allowed; 1 for a sequence table (pooling `none`), because TorchRec needs
-            column shards of one width in a module of sequence tables; only `search.polish` cuts all of them alike.
+        max_shards: largest number of shards allowed; 1 for a sequence table (pooling `none`), which is not cut alone.
+        group: the group of a sequence table (`sequence_group`), None for other units. TorchRec needs column shards of
+            one width in a group; a search halves the shards of all units of a group, or of none.
+        most_blocks: largest number of equal column blocks that the tables of the group may be cut into.
     """
 
     members: tuple[int, ...]
@@ -32,10 +35,14 @@ class Unit:
     ranks: tuple[int, ...] | None = None
     min_width: int = COLUMN_GRANULARITY
     max_shards: int = UNLIMITED
+    group: tuple[object, ...] | None = None
+    most_blocks: int = 1
 
     @property
     def finest(self) -> list[int]:
         """Widths of the shards, widest first, if the unit is split as far as allowed and as evenly as possible."""
+        if self.group is not None:
+            return [self.width // self.most_blocks] * self.most_blocks
         steps = self.width // COLUMN_GRANULARITY
         parts = min(self.max_shards, self.width // self.min_width)
         return [COLUMN_GRANULARITY * (steps // parts + (part < steps % parts)) for part in range(parts)]
@@ -47,6 +54,13 @@ class Unit:
             return sum(memory.table_bytes(table, table.embedding_dim, task) for table in tables)
         return memory.table_bytes(task.tables[self.members[0]], width, task)
 
+    def host_bytes(self, width: int, task: ShardingTask, memory: MemoryModel) -> int:
+        """Host memory of a shard of the unit that is `width` columns wide."""
+        tables = [task.tables[index] for index in self.members]
+        if len(tables) > 1:
+            return sum(memory.host_bytes(whole(table), task) for table in tables)
+        return memory.host_bytes(Shard(tables[0], 0, width), task) if tables[0].is_in_host_memory else 0
+
 
 def units_of(task: ShardingTask) -> tuple[Unit, ...]:
     """Units in the order of their first tables; without tables kept together, unit i is table i."""
@@ -54,13 +68,18 @@ def units_of(task: ShardingTask) -> tuple[Unit, ...]:
         return tuple(Unit((i,), table.name, table.embedding_dim) for i, table in enumerate(task.tables))
     index = {table.name: i for i, table in enumerate(task.tables)}
     grouped = {index[name]: group for group in task.constraints.together for name in group}
-    units = []
+    blocks, units = _most_blocks(task), list[Unit]()
     for i, table in enumerate(task.tables):
         if i not in grouped:
-            units.append(_single(i, table, task))
+            units.append(_single(i, table, task, blocks))
         elif i == min(index[name] for name in grouped[i]):
             units.append(_group(sorted(index[name] for name in grouped[i]), task))
     return tuple(units)
+
+
+def sequence_group(table: Table) -> tuple[object, ...]:
+    """What sequence tables have in common of which TorchRec needs column shards of one width."""
+    return table.embedding_module, table.pooling, table.embedding_dim
 
 
 def allowed_ranks(units: tuple[Unit, ...], world_size: int) -> np.ndarray | None:
@@ -71,8 +90,22 @@ def allowed_ranks(units: tuple[Unit, ...], world_size: int) -> np.ndarray | None
     return np.array([np.isin(ranks, ranks if unit.ranks is None else unit.ranks) for unit in units])
 
 
-def _single(index: int, table: Table, task: ShardingTask) -> Unit:
-    constraint = task.constraints.of(table.name)
+def _most_blocks(task: ShardingTask) -> dict[tuple[object, ...], int]:
+    """For every group of sequence tables, the largest power of two of equal column blocks that all tables may have."""
+    found: dict[tuple[object, ...], int] = {}
+    for table in (table for table in task.tables if table.pooling == "none"):
+        own, blocks = task.constraints.of(table.name), 1
+        most = 1 if task.constraints.is_grouped(table.name) else own.max_shards or UNLIMITED
+        while table.embedding_dim % (2 * blocks * COLUMN_GRANULARITY) == 0 and 2 * blocks <= most:
+            if table.embedding_dim < 2 * blocks * own.min_width:
+                break
+            blocks *= 2
+        found[sequence_group(table)] = min(blocks, found.get(sequence_group(table), blocks))
+    return found
+
+
+def _single(index: int, table: Table, task: ShardingTask, blocks: Mapping[tuple[object, ...], int]) -> Unit:
+    constraint, group = task.constraints.of(table.name), sequence_group(table) if table.pooling == "none" else None
     least = -(-constraint.min_width // COLUMN_GRANULARITY) * COLUMN_GRANULARITY
     return Unit(
         members=(index,),
@@ -80,7 +113,9 @@ def _single(index: int, table: Table, task: ShardingTask) -> Unit:
         width=table.embedding_dim,
         ranks=_ranks({*constraint.allowed_ranks(task.world_size)}, task),
         min_width=min(least, table.embedding_dim),
-        max_shards=1 if table.pooling == "none" else constraint.max_shards or UNLIMITED,
+        max_shards=1 if group is not None else constraint.max_shards or UNLIMITED,
+        group=group,
+        most_blocks=1 if group is None else blocks[group],
     )
 
 

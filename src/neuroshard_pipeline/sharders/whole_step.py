@@ -99,7 +99,7 @@ def whole_step_placement(
         ConstraintError: a table has no usable sharding type (`usable_types`).
     """
     price = partial(placement_cost_ms, problem)
-    best_given = min(given, key=price, default=None)
+    best_given = min((each for each in given if problem.fits_host_memory(each)), key=price, default=None)
     found = _searched_placement(problem, search, local, rng, best_given)
     if not _is_large(problem):
         found = _improved_step(problem, found)
