@@ -88,8 +88,6 @@ def test_exchanges_stay_within_host_memory():
     found = balanced_halves(problem, placement)
     assert placement_cost_ms(problem, found) < 0.95 * placement_cost_ms(problem, placement)
     Plan(problem.task, found.shards, found.ranks, "test", memory=WEIGHTS_AND_OPTIMIZER)
-    beyond = problem_of(problem.task.tables, host_memory_bytes=1)
-    assert balanced_halves(beyond, placement).ranks == found.ranks, "ranks beyond their limit may stay as they are"
 
 
 @pytest.mark.parametrize("seed", range(6))
