@@ -2,18 +2,18 @@
 
 import functools
 import gc
-import importlib
 import io
+import multiprocessing
 import os
 import pickle
 import shutil
 import sys
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
 import omegaconf.base
 import pytest
-import warm
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
 from kedro.config import OmegaConfigLoader
@@ -21,6 +21,7 @@ from kedro.framework.session import KedroSession, session
 from kedro.framework.startup import bootstrap_project
 from kedro.validation.type_extractor import TypeExtractor
 from omegaconf import OmegaConf
+from warm import MODULES
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -31,13 +32,6 @@ os.environ["OMP_NUM_THREADS"] = os.environ.get("TEST_THREADS", "1")
 # A shared machine may be slow at any single example, and hypothesis's checks of time would then fail a correct test.
 settings.register_profile("project", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("project")
-
-# A parallel worker has one fork server, for its worker processes and programs, with the modules of all tests. The
-# worker needs these modules, too, so that they are imported once, and before anything here changes Kedro.
-if "PYTEST_XDIST_WORKER" in os.environ:
-    for name in warm.MODULES:
-        importlib.import_module(name)
-    warm.start_fork_server(of_pytest=True)
 
 
 @functools.cache
@@ -126,6 +120,19 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _fork_server() -> None:
+    """In a parallel run, start a fork server with the modules of all tests, for worker processes and programs.
+
+    A pytest process has one fork server. Without this call, the server would import only what the first team of workers
+    needs, and every worker of another team would import its own modules for seconds. A run that is not parallel usually
+    has few tests and starts no such server here.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        multiprocessing.get_context("forkserver").set_forkserver_preload(MODULES)
+        forkserver.ensure_running()
 
 
 @pytest.fixture(scope="session")

@@ -7,16 +7,13 @@ of what happens when an interpreter ends, must start a new one.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import importlib
 import multiprocessing
 import os
 import runpy
 import socket
 import sys
 import tempfile
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection, forkserver
@@ -99,7 +96,7 @@ def _run_program(arguments: list[str], output: Path, environment: dict[str, str]
         stream.flush()
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(output / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), descriptor)
-    start_fork_server()
+    _start_fork_server()
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
@@ -108,14 +105,11 @@ def _run_program(arguments: list[str], output: Path, environment: dict[str, str]
         runpy.run_path(arguments[0], run_name="__main__")
 
 
-def start_fork_server(*, of_pytest: bool = False) -> None:
-    """Fork the server of this process's worker processes, which `multiprocessing` would start as a new interpreter.
+def _start_fork_server() -> None:
+    """Fork the server of the program's worker processes, which `multiprocessing` would start as a new interpreter.
 
-    It is a child of this process, and ends after this process and its workers. Call it before this process computes: a
-    process that is forked while a thread holds a lock of the C library would wait for this lock forever.
-
-    Args:
-        of_pytest: the server, and so every program, forgets what pytest has changed in this process.
+    It is a child of the program, and ends after the program and its workers. It is forked before the program has
+    threads: a process that is forked while a thread holds a lock of the C library would wait for this lock forever.
     """
     server = forkserver._forkserver
     address = connection.arbitrary_address("AF_UNIX")
@@ -127,23 +121,11 @@ def start_fork_server(*, of_pytest: bool = False) -> None:
         if pid == 0:
             try:
                 os.close(alive)
-                if of_pytest:
-                    _forget_pytest({listener.fileno(), ends_with})
                 forkserver.main(listener.fileno(), ends_with, [])
             finally:
                 os._exit(0)
     os.close(ends_with)
     server._forkserver_address, server._forkserver_alive_fd, server._forkserver_pid = address, alive, pid
-
-
-def _forget_pytest(files: set[int]) -> None:
-    """Undo how pytest captures output, records warnings and rewrites assertions; close all files but these."""
-    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
-    importlib.reload(warnings)
-    sys.meta_path[:] = [finder for finder in sys.meta_path if "pytest" not in type(finder).__module__]
-    for name in set(map(int, os.listdir("/proc/self/fd"))) - files - {0, 1, 2}:
-        with contextlib.suppress(OSError):
-            os.close(name)
 
 
 def _enter_namespaces(process: int) -> None:
