@@ -155,6 +155,8 @@ class Problem:
 
     def fits_host_memory(self, placement: Placement) -> bool:
         """Whether a placement fits into host memory."""
+        if not self.uses_host_memory:
+            return True
         used = self.memory.host_bytes_of_ranks(placement.shards, placement.ranks, self.task)
         return bool((used <= self.host_memory).all())
 
