@@ -1,10 +1,9 @@
 """TorchRec's planner as a user would tune it: all proposers and partitioners of TorchRec 1.8, and table_column_wise.
 
 With host memory, `two_memories.py` adds TorchEasyRec's dynamic program over GPU and host memory.
-`EmbeddingOffloadScaleupProposer` is left out: it asserts that every table has measured statistics of its cache, which
-tasks do not have. The planner runs once
-per partitioner and number of column blocks. The plan that TorchRec itself rates best is taken. Takes 3 to 35 times as
-long as one run.
+`EmbeddingOffloadScaleupProposer` is left out, because it asserts that every table has measured statistics of its
+cache, which tasks do not have. The planner runs once per partitioner and number of column blocks. The plan that
+TorchRec itself rates best is taken. Takes 3 to 35 times as long as one run.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from neuroshard_pipeline.errors import DoesNotFitError
 from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.search.params import default_memory
 from neuroshard_pipeline.search.plan import Placement, Plan
+from neuroshard_pipeline.search.price import priced
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.sharders.torchrec import TorchRecSharder
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY
@@ -35,7 +35,7 @@ def tuned_plan(task: ShardingTask, models: Models) -> Plan:
         DoesNotFitError: no run found a plan.
     """
     found = tuned_placement(Problem(task, models, default_memory()))
-    return Plan(found.task or task, found.shards, found.ranks, NAME)
+    return priced(Plan(found.task or task, found.shards, found.ranks, NAME), models)
 
 
 def tuned_placement(problem: Problem) -> Placement:
