@@ -7,6 +7,8 @@
   table per two ranks
 - `giant`: for every 8 ranks, one table whose shards exceed the memory of a rank even with only four columns, beside
   tables of `published`
+- `production`: 66 tables drawn to the totals of the production-like set that torchrec#4548 describes: 156 million rows,
+  1,015 ids per sample and 70 GiB; how rows and ids are spread over its tables is not published
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ MEMORY_BYTES = 64 * 2**30
 WIDTHS = (4, 8, 16, 32, 64, 128)
 #: Number of ranks → samples per rank of the first, second and third task of a suite; later tasks repeat them.
 LOCAL_BATCHES = {8: (8192, 4096, 2048), 16: (4096, 8192, 2048), 128: (1024, 2048, 512)}
+#: Tables, rows, ids per sample and bytes of torchrec#4548.
+PRODUCTION_TABLES, PRODUCTION_ROWS, PRODUCTION_IDS, PRODUCTION_BYTES = 66, 156e6, 1015, 70 * 2**30
 POOL_TABLES = 856
 POOL_SEED = 77
 
@@ -96,10 +100,26 @@ def _giant(world_size: int, batch_size: int, rng: np.random.Generator) -> list[T
     return giants + _published(world_size, batch_size, rng)
 
 
+def _production(world_size: int, batch_size: int, rng: np.random.Generator) -> list[Table]:  # noqa: ARG001
+    """Rows and ids are log-normal; tables have 128 or 64 columns."""
+    rows = np.exp(rng.normal(0, 2, PRODUCTION_TABLES))
+    rows = np.maximum(rows * PRODUCTION_ROWS / rows.sum(), 10).astype(int)
+    ids = np.exp(rng.normal(0, 1.5, PRODUCTION_TABLES))
+    widths, missing = np.full(PRODUCTION_TABLES, 128), rows.sum() * 128 * 4 - PRODUCTION_BYTES
+    for index in rng.permutation(PRODUCTION_TABLES):
+        if rows[index] * 64 * 4 <= missing:
+            widths[index], missing = 64, missing - rows[index] * 64 * 4
+    return [
+        Table(f"table_{index}", int(rows[index]), int(widths[index]), float(each))
+        for index, each in enumerate(1 + ids * (PRODUCTION_IDS - PRODUCTION_TABLES) / ids.sum())
+    ]
+
+
 SUITES: dict[str, Callable[[int, int, np.random.Generator], Sequence[Table]]] = {
     "published": _published,
     "mlperf": _from_file("mlperf_dlrm_v2.csv"),
     "hugectr": _from_file("hugectr_t510.csv"),
     "tiny": _tiny,
     "giant": _giant,
+    "production": _production,
 }
