@@ -70,6 +70,7 @@ def test_advice_names_settings(tables):
         (["plan", "--ranks", "1", "--memory-gib", "0.2"], 1, "does not fit"),
         (["plan", "--ranks", "eight"], 2, "must be numbers"),
         (["plan", "--gpus", "h10"], 1, "did you mean 'h100'"),
+        (["plan", "--ranks", "2", "--workers", "1", "--out", "nowhere/plan.json"], 1, "name a file in a folder"),
         (["replan", "none.json"], 1, "none.json"),
         (["advise", "--models", "data/06_models"], 1, "add --memory-gib"),
     ],

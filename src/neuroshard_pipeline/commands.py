@@ -10,7 +10,7 @@ import click
 
 from neuroshard_pipeline.cost_models import CostModels
 from neuroshard_pipeline.cost_models.models import load_cost_models
-from neuroshard_pipeline.errors import NeuroShardError, TaskError
+from neuroshard_pipeline.errors import NeuroShardError, PlanError, TaskError
 from neuroshard_pipeline.evaluation.sweep import MEMORY_GIB, sweep
 from neuroshard_pipeline.report.sweep_page import sweep_html, sweep_text
 from neuroshard_pipeline.search.plan import Plan
@@ -168,7 +168,10 @@ def _fields(options: dict[str, Any]) -> dict[str, Any]:
 
 def _write(path: Path | None, text: Callable[[], str]) -> None:
     if path is not None:
-        path.write_text(text(), encoding="utf-8")
+        try:
+            path.write_text(text(), encoding="utf-8")
+        except OSError as error:
+            raise PlanError(f"{path}: cannot be written ({error.strerror}); name a file in a folder") from None
 
 
 def _write_plan(path: Path | None, found: Plan) -> None:
