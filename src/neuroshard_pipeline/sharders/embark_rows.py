@@ -21,8 +21,8 @@ from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.units import Unit
 from neuroshard_pipeline.sharders.usable_types import usable_types
-from neuroshard_pipeline.tables.row_blocks import row_shards
-from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, Shard, whole
+from neuroshard_pipeline.tables.row_blocks import row_blocks, row_shards
+from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, Shard, ShardingType, whole
 
 
 @dataclass(frozen=True)
@@ -30,19 +30,19 @@ class Form:
     """One way to hold a unit on K neighbouring ranks.
 
     Attributes:
-        shards: the shards of each of these ranks.
+        sharding_type: `column_wise` for a whole unit, otherwise a type that cuts rows into K equal ranges.
         bytes: (K,) memory.
         load: load of the first of these ranks, as in `EmbarkSharder`; no other rank of them has a higher one.
     """
 
-    shards: tuple[tuple[Shard, ...], ...]
+    sharding_type: ShardingType
     bytes: IntArray
     load: float
 
     @property
     def num_ranks(self) -> int:
         """K."""
-        return len(self.shards)
+        return len(self.bytes)
 
 
 @dataclass(frozen=True)
@@ -134,11 +134,12 @@ class EmbarkRows:
     def placement(self, found: Found) -> Placement:
         """Shards and ranks of a placement in which every unit has room."""
         placed = [
-            (shard, first + offset)
-            for (forms, at), first in zip(self._chosen(found.state), found.first_rank.tolist(), strict=True)
+            placed
+            for unit, (forms, at), first in zip(
+                self._problem.units, self._chosen(found.state), found.first_rank.tolist(), strict=True
+            )
             if forms
-            for offset, shards in enumerate(forms[at].shards)
-            for shard in shards
+            for placed in self._placed(unit, forms[at], first)
         ]
         for unit in self._replicas:
             replica = whole(self._problem.task.tables[unit.members[0]], "data_parallel")
@@ -167,16 +168,25 @@ class EmbarkRows:
                 "ranges of rows, and replicas of small tables; allow one of these, or use another sharder"
             )
         if "column_wise" in types:
-            yield self._form([[whole(table) for table in tables]])
+            shards = [whole(table) for table in tables]
+            yield Form("column_wise", np.array([self._bytes(shards)]), sum(map(self._load, shards)))
         for name, ranks in (("table_row_wise", task.ranks_per_host), ("row_wise", task.world_size)):
             if name in types:
-                yield self._form([[shard] for shard in row_shards(tables[0], name, ranks)])
+                blocks, width = row_blocks(tables[0].num_embeddings, ranks), tables[0].embedding_dim
+                first, last = (Shard(tables[0], 0, width, *blocks[rank], name) for rank in (0, -1))
+                used = [*[self._bytes([first])] * (ranks - 1), self._bytes([last])]  # only the last may have fewer rows
+                yield Form(name, np.array(used), self._load(first))
 
-    def _form(self, shards: list[list[Shard]]) -> Form:
-        task = self._problem.task
-        used = [sum(self._problem.memory.shard_bytes(shard, task) for shard in of_rank) for of_rank in shards]
-        load = sum(self._load(shard) for shard in shards[0])
-        return Form(tuple(map(tuple, shards)), np.array(used, dtype=np.int64), load)
+    def _placed(self, unit: Unit, form: Form, first_rank: int) -> list[tuple[Shard, int]]:
+        """The shards of a unit in this form on the ranks from `first_rank` on."""
+        tables = [self._problem.task.tables[index] for index in unit.members]
+        if form.sharding_type == "column_wise":
+            return [(whole(table), first_rank) for table in tables]
+        shards = row_shards(tables[0], form.sharding_type, form.num_ranks)
+        return [(shard, first_rank + offset) for offset, shard in enumerate(shards)]
+
+    def _bytes(self, shards: list[Shard]) -> int:
+        return sum(self._problem.memory.shard_bytes(shard, self._problem.task) for shard in shards)
 
     def _load(self, shard: Shard) -> float:
         """Bytes read plus weighted bytes sent per sample. Every row range sends partial sums of all columns."""

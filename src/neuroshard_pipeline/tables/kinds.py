@@ -1,6 +1,7 @@
 """What a table belongs to: the embedding module of the model, and the sequence table that it is a tier of."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, NamedTuple, Self, get_args
 
 from neuroshard_pipeline.errors import TaskError
@@ -22,6 +23,7 @@ class EmbeddingModule(NamedTuple):
     is_weighted: bool
 
     @classmethod
+    @lru_cache
     def of(cls, module: str, is_sequence: bool, is_weighted: bool) -> Self:
         """The module of a table that names `module`; the default path stands for no name."""
         own = cls(module, is_sequence, is_weighted)
