@@ -33,8 +33,8 @@ from lab_reductions import gradient_passes, reduction_lines
 from lab_terms import COLUMN_WISE, DATA_PARALLEL, GRID_SHARD, KINDS, ROW_WISE, TABLE_ROW_WISE, Terms
 
 from neuroshard_pipeline.arrays import FloatArray
-from neuroshard_pipeline.lab.network import collective_us
-from neuroshard_pipeline.lab.step_groups import BYTES_PER_US, Job
+from neuroshard_pipeline.lab.network import BYTES_PER_US, collective_us
+from neuroshard_pipeline.lab.step_groups import Job
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY
 
 _PRECISION = 1e-3

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from neuroshard_pipeline.lab.network import NetworkParams
-from neuroshard_pipeline.lab.step_groups import BYTES_PER_US
+from neuroshard_pipeline.lab.network import BYTES_PER_US, NetworkParams
 from neuroshard_pipeline.tables.task import ShardingTask
 
 _GRADIENT_PASSES, _OPTIMIZER_PASSES = 3, {"sgd": 3, "rowwise_adagrad": 5, "adam": 7}

@@ -38,9 +38,9 @@ from whole_cost_tasks import suite_tasks
 from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.cost_models.models import load_cost_models
 from neuroshard_pipeline.errors import DoesNotFitError
-from neuroshard_pipeline.lab.network import collective_us
+from neuroshard_pipeline.lab.network import BYTES_PER_US, collective_us
 from neuroshard_pipeline.lab.step import StepCost, step_cost_ms, step_params
-from neuroshard_pipeline.lab.step_groups import BYTES_PER_US, ID_BYTES, LENGTH_BYTES, Job
+from neuroshard_pipeline.lab.step_groups import ID_BYTES, LENGTH_BYTES, Job
 from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.search.params import default_memory
 from neuroshard_pipeline.search.plan import Placement, Plan

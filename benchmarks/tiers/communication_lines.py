@@ -29,8 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ceiling"))
 
 from lab_reductions import reduction_lines
 
-from neuroshard_pipeline.lab.network import NetworkParams, collective_us
-from neuroshard_pipeline.lab.step_groups import BYTES_PER_US
+from neuroshard_pipeline.lab.network import BYTES_PER_US, NetworkParams, collective_us
 from neuroshard_pipeline.search.memory import ID_BYTES
 from neuroshard_pipeline.tables.kinds import TIER_KINDS
 from neuroshard_pipeline.tables.task import COMM_BYTES, ShardingTask

@@ -46,7 +46,8 @@ def bytes_of(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int]) 
     """Expected bytes of a step (`search.volumes`)."""
     volumes = plan_volumes(task, shards, ranks)
     reduced = float(volumes.across["reductions"].sum())
-    return Bytes(volumes.across_bytes - reduced, reduced, volumes.inside_bytes)
+    across, inside = (float(sum(of.sum() for of in kinds.values())) for kinds in (volumes.across, volumes.inside))
+    return Bytes(across - reduced, reduced, inside)
 
 
 def collectives_ms(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int]) -> float:

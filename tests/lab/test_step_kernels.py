@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from lab.test_step import HOST, NARROW, by_rows, cost, task, us
+from lab.test_step import HOST, NARROW, WIDE, by_rows, cost, replicas, task, us
 
 from neuroshard_pipeline.tables.table import whole
 
@@ -47,3 +47,21 @@ def test_a_permutation_takes_a_time_per_segment_and_at_least_one_per_number(segm
     assert us(priced.module_ms - free.module_ms) == pytest.approx([2 * added] * 2)
     # The ids of 100 bags are put into the order of the groups, those of 200 bags into the order of features.
     assert us(priced.input_dist_ms - free.input_dist_ms) == pytest.approx([300 * segment_ns / 1e3] * 2)
+
+
+def test_outputs_of_several_kernels_of_a_rank_are_copied_to_one_place():
+    """One pass, forward only, of all outputs of the rank."""
+    half = replace(WIDE, data_type="fp16")
+
+    def added(*where: int) -> list[float]:
+        one, two = (
+            cost(task(NARROW, wide), [*replicas(NARROW, 2), *replicas(wide, 2)])
+            if not where
+            else cost(task(NARROW, wide), list(zip(map(whole, (NARROW, wide)), where, strict=True)))
+            for wide in (WIDE, half)
+        )
+        return us(two.module_ms - one.module_ms)
+
+    assert added(0, 0) == pytest.approx([10 + 2 * 4 * 200 * (4 + 8) / 1e3, 0])
+    assert added(0, 1) == pytest.approx([0, 0])
+    assert added() == pytest.approx([10 + 2 * 4 * 100 * (4 + 8) / 1e3] * 2)  # replicas look up their rank's samples

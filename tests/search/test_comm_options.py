@@ -106,6 +106,26 @@ def test_a_search_of_columns_knows_what_other_types_of_the_module_cost_it():
     assert rest.background_ms == pytest.approx(alone + groups_ms + joined_ms)
 
 
+def test_a_search_of_columns_and_the_price_agree_on_ranks_with_several_kernels():
+    """A weighted table is in another module, whose outputs are not copied."""
+    plain, half = Table("plain", 1000, 16, 2.0), Table("half", 1000, 8, 1.0, data_type="fp16")
+    other, weighted = replace(plain, name="other"), replace(half, name="weighted", is_weighted=True)
+    task = ShardingTask([plain, half, other, weighted], 2, 64, 2**40)
+    free, dear = step_models(), step_models()
+    for size in (2, 8):
+        dear.step.prices[size]["module"] |= {"kernels": 0.5, "gathered": 3.0}
+    added = 0.5 + 3.0 * 64 * (16 + 8) / 1e6
+    for own, expected in (([plain, half], added), ([plain, other], 0.0), ([plain, weighted], 0.0), ([half], 0.0)):
+        searched, of_plan = [], []
+        for models in (free, dear):
+            columns = column_problem(Problem(task, models, WEIGHTS_AND_OPTIMIZER), Spread({}, (), ()))
+            sums = columns.embeddings_of([whole(table) for table in own]).sum(axis=0)
+            searched.append(columns.models.compute.costs_from_sums(sums, 64).sum())
+            of_plan.append(step_parts(task, [whole(table) for table in own], [0] * len(own), models).own_ms[0])
+        assert searched[1] - searched[0] == pytest.approx(expected)
+        assert of_plan[1] - of_plan[0] == pytest.approx(expected)
+
+
 def test_a_search_and_the_price_agree_on_half_precision_and_averaging():
     """With equal tables on all ranks, the search's prices equal the input dist, module and reductions of the plan."""
     models = step_models()

@@ -19,7 +19,7 @@ def work_of(*placed: tuple[Shard, int], **task) -> dict[str, list[float]]:
     """Every quantity of all ranks; those that `QUANTITIES` has in millions are converted to single units."""
     tables = tuple({shard.table.name: shard.table for shard, _ in placed}.values())
     found = rank_work(ShardingTask(tables, 4, 400, 2**40, **task), *zip(*placed, strict=True))
-    counts = ("groups", "features", "replicas")
+    counts = ("groups", "features", "replicas", "kernels")
     return {name: (found[:, at] * (1 if name in counts else 1e6)).tolist() for at, name in enumerate(QUANTITIES)}
 
 
@@ -40,6 +40,17 @@ def test_outputs_of_different_modules_are_not_joined(change):
     found = work_of((whole(PLAIN), 0), *zip(row_shards(replace(OTHER, **change), "row_wise", 4), range(4), strict=True))
     assert found["joined"] == [0] * 4
     assert found["groups"] == [2] * 4
+
+
+def test_a_rank_with_several_kernels_of_a_group_copies_their_outputs_to_one_place():
+    half, mean = replace(OTHER, name="half", data_type="fp16"), replace(OTHER, name="mean", pooling="mean")
+    weighted = replace(half, name="weighted", is_weighted=True)  # in a module of its own
+    found = work_of((whole(PLAIN), 0), (whole(half), 0), (whole(mean), 0), (whole(OTHER), 1), (whole(weighted), 1))
+    assert found["kernels"] == pytest.approx([2, 0, 0, 0])
+    assert found["gathered"] == pytest.approx([400 * (16 + 8 + 8), 0, 0, 0])
+    found = work_of(*copies(PLAIN), *copies(half), (whole(mean), 3))
+    assert found["kernels"] == pytest.approx([1] * 4)
+    assert found["gathered"] == pytest.approx([100 * (16 + 8)] * 4)
 
 
 def test_weights_travel_with_their_ids_and_rows_are_looked_up_with_them():

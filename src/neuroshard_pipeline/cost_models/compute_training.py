@@ -6,6 +6,7 @@ Shapes: N samples, S shards of all samples, P work terms, F context features, E 
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ from neuroshard_pipeline.cost_models.training_range import TRAINING_RANGE, compu
 from neuroshard_pipeline.errors import CostModelError
 from neuroshard_pipeline.tables.frames import compute_samples_from_frame
 from neuroshard_pipeline.tables.samples import TRAINING, ComputeSample
-from neuroshard_pipeline.workers import Outcome, WorkerParams, map_items
+from neuroshard_pipeline.workers import WorkerParams, map_items
 
 #: Maps every name in the metrics and in the held-out frame to the part of the cost that it describes.
 _PARTS = {"compute": "total", "compute_forward": "forward", "compute_backward": "backward"}
@@ -134,7 +135,10 @@ def fit_compute(
     uncalibrated = ComputeCostModel(network, data.batch_size, stored)
     parts = [data.take(samples) for samples in (split.training, split.validation)]
     seen, unseen = (
-        Predictions.of(part.costs_ms.sum(axis=1), _member_totals(uncalibrated, part.samples)) for part in parts
+        Predictions.of(
+            part.costs_ms.sum(axis=1), _by_setting(lambda *asked: uncalibrated.member_totals(*asked).T, part.samples).T
+        )
+        for part in parts
     )
     network = dataclasses.replace(network, calibration=calibrate(seen, unseen, context[rows.in_training]))
     return dataclasses.replace(uncalibrated, network=network), fitted
@@ -172,15 +176,13 @@ def _feature_rows(data: ComputeData, split: Split) -> tuple[FeatureRows, FloatAr
 def _fits_of_workers(fit_members: _MemberFit, executor: WorkerParams) -> list[Fit]:
     """The fits of equal parts of the members, in the order of the members."""
     parts = np.array_split(np.arange(fit_members.params.members), executor.workers)
-    outcomes = sorted(map_items(fit_members, [part.tolist() for part in parts if len(part)], executor), key=_index)
+    outcomes = sorted(
+        map_items(fit_members, [part.tolist() for part in parts if len(part)], executor), key=attrgetter("index")
+    )
     for outcome in outcomes:
         if outcome.value is None:
             raise CostModelError(f"compute cost model: a worker could not fit its members: {outcome.error}")
     return [outcome.value for outcome in outcomes if outcome.value is not None]
-
-
-def _index(outcome: Outcome[Fit]) -> int:
-    return outcome.index
 
 
 def _loss(rows: FeatureRows, costs: Tensor, params: ComputeTrainParams) -> Loss:
@@ -225,11 +227,6 @@ def predict_compute(model: ComputeCostModel, samples: Sequence[ComputeSample]) -
 def compute_intervals(model: ComputeCostModel, samples: Sequence[ComputeSample]) -> FloatArray:
     """Lower and upper bound (N, 2) in ms of forward + backward; samples may differ in batch size and optimizer."""
     return _by_setting(model.interval, samples)
-
-
-def _member_totals(model: ComputeCostModel, samples: Sequence[ComputeSample]) -> FloatArray:
-    """Forward + backward ms of samples, predicted by every member: (E, N)."""
-    return _by_setting(lambda *asked: model.member_totals(*asked).T, samples).T
 
 
 def _by_setting(evaluate: Callable[..., FloatArray], samples: Sequence[ComputeSample]) -> FloatArray:

@@ -17,6 +17,7 @@ from neuroshard_pipeline.cost_models.step import PARTS, StepCostModel, fit_price
 from neuroshard_pipeline.lab.device import ModelledDevice
 from neuroshard_pipeline.lab.network import NetworkParams, collective_us
 from neuroshard_pipeline.lab.sequences import search_us_per_id
+from neuroshard_pipeline.lab.step_groups import FLOAT_BYTES
 from neuroshard_pipeline.lab.step_samples import StepSamples, step_samples
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.tables.samples import REDUCTIONS
@@ -39,7 +40,7 @@ class ModelledStepParams(Parameters):
 _MILLION = 1e6
 #: Quantities whose prices are known, and which the costs of the samples leave out. The error of the fit takes 0 for
 #: these prices.
-_NOT_FITTED = {"deduplicated": 0.0}
+_NOT_FITTED = {"deduplicated": 0.0, "kernels": 0.0, "gathered": 0.0}
 _FITTED = np.array([name not in _NOT_FITTED for name in QUANTITIES], dtype=float)  # (Q,)
 #: Sizes of modelled reductions in bytes: two per factor of 2 from 256 B to 64 GiB.
 _REDUCTION_BYTES = 2.0 ** np.arange(8, 36.5, 0.5)
@@ -75,7 +76,11 @@ def modelled_step_model(
         num_plans = max(ranks_per_size // world_size, 2 * _HELD_OUT)
         samples = step_samples(device, network, world_size, num_plans, np.random.default_rng(world_size))
         prices[world_size] = {part: _prices(part, samples) for part in PARTS}
-        prices[world_size]["module"]["host_link"] = device.host_link_us(_MILLION) / 1e3
+        prices[world_size]["module"] |= {
+            "host_link": device.host_link_us(_MILLION) / 1e3,
+            "kernels": device.kernels.forward_launch_us / 1e3,
+            "gathered": float(device.streamed_us(2 * FLOAT_BYTES * _MILLION)) / 1e3,
+        }
         prices[world_size]["input_dist"]["deduplicated"] = search_us_per_id(device) * _MILLION / 1e3
         for part, of in prices[world_size].items():
             errors[part].append(_error(part, of | _NOT_FITTED, samples))

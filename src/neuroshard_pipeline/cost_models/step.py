@@ -31,7 +31,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     ),
     "module": (
         *("groups", "features", "bags", "weights", "pooled", "weighted", "averaged"),
-        *("returned", "reordered", "joined", "expanded", "converted", "host_link"),
+        *("returned", "reordered", "joined", "kernels", "gathered", "expanded", "converted", "host_link"),
     ),
     "dense": ("replicas", "gradients"),
 }

@@ -220,6 +220,10 @@ class ModelledDevice(Parameters):
         bandwidth = self.device.l2_bytes_per_clock * self.device.clock_ghz
         return float(num_bytes) / (1e3 * bandwidth * self.kernels.l2_efficiency)
 
+    def streamed_us(self, num_bytes: FloatArray | float) -> FloatArray:
+        """Time in microseconds in which streaming kernels read or write `num_bytes` of GPU memory."""
+        return np.asarray(num_bytes / (self.device.hbm_gb_per_s * self.kernels.hbm_efficiency * 1e3))
+
     def host_link_us(self, num_bytes: float) -> float:
         """Time in microseconds in which `num_bytes` cross the link to the host in one direction."""
         return float(num_bytes) / (1e3 * self.device.host_gb_per_s * self.kernels.host_efficiency)

@@ -39,7 +39,7 @@ from neuroshard_pipeline.parameters import Parameters
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "alltoall"]
 COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 
-_BYTES_PER_US = 1e3  # of a link with 1 GB/s
+BYTES_PER_US = 1e3  # of a link with 1 GB/s
 _MS_PER_US = 1e-3
 #: Fewest GPUs of one switch for which NCCL lets the switch add up numbers: four H100 and four B200 still use rings.
 _LEAST_SWITCH_RANKS = 8
@@ -143,13 +143,13 @@ def _even_alltoall_us(size: FloatArray, n: FloatArray, h: FloatArray, params: Ne
 
 def _inside_us(peers: FloatArray, port_bytes: FloatArray, host: HostParams) -> FloatArray:
     """Exchange of one GPU with `peers` GPUs of its host; launch excluded."""
-    busy_us = port_bytes / (host.link_gb_per_s * _BYTES_PER_US)
+    busy_us = port_bytes / (host.link_gb_per_s * BYTES_PER_US)
     return host.rank_us * peers + _transfer_us(busy_us, host.low_latency_share, host.fill_us * peers)
 
 
 def _across_us(peers: FloatArray, port_bytes: FloatArray, hosts: FloatArray, fabric: FabricParams) -> FloatArray:
     """Exchange of one GPU with `peers` GPUs of other hosts over its card; launch excluded."""
-    rate = fabric.card_gb_per_s * _BYTES_PER_US * fabric.alltoall_share ** np.log2(hosts)
+    rate = fabric.card_gb_per_s * BYTES_PER_US * fabric.alltoall_share ** np.log2(hosts)
     return fabric.hop_us + fabric.peer_us * peers + port_bytes / rate
 
 
@@ -165,8 +165,8 @@ def _ring_or_tree_us(
     is_all_reduce = collective == "all_reduce"
     passes = 2.0 if is_all_reduce else 1.0
     ring_bytes = passes * size * (n - 1) / n
-    link_us = np.where(g > 1, ring_bytes / (host.link_gb_per_s * _BYTES_PER_US) * (1 + _SHORT_RING_LOSS / g), 0.0)
-    cards = np.minimum(g, _MOST_CARDS) * fabric.card_gb_per_s * _BYTES_PER_US
+    link_us = np.where(g > 1, ring_bytes / (host.link_gb_per_s * BYTES_PER_US) * (1 + _SHORT_RING_LOSS / g), 0.0)
+    cards = np.minimum(g, _MOST_CARDS) * fabric.card_gb_per_s * BYTES_PER_US
     share = np.where(several, fabric.low_latency_share, host.low_latency_share)
     host_fill = host.fill_us * (g - 1)
     ring_busy = np.maximum(link_us, np.where(several, ring_bytes / cards, 0.0))

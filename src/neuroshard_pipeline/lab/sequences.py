@@ -20,7 +20,7 @@ import numpy as np
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.lab.device import ModelledDevice
 from neuroshard_pipeline.lab.phases import Phase, Work
-from neuroshard_pipeline.lab.step_groups import BYTES_PER_US, Group, Job
+from neuroshard_pipeline.lab.step_groups import Group, Job, columns
 from neuroshard_pipeline.tables.table import Shard
 
 _FLOAT_BYTES, _NUMBER_BYTES = 4, 8
@@ -28,7 +28,7 @@ _UNIQUE_KERNELS, _UNIQUE_NUMBERS = 14, 5
 _SPLIT_KERNELS, _SPLIT_NUMBERS, _SPLIT_SYNCS = 30, 24, 3
 
 
-def search_of_ids(groups: Sequence[Group], job: Job) -> list[Phase]:
+def search_of_ids(groups: Sequence[Group], job: Job) -> list[Work]:
     """Work that finds repeated ids among those of one module, and divides the ids among tiers."""
     of_tiers = sum(_of_rank(group, job, _ids_of_table, _is_tier) for group in groups)
     us = _search_us(of_tiers, _SPLIT_KERNELS, _SPLIT_NUMBERS * _NUMBER_BYTES, _SPLIT_SYNCS, job)
@@ -41,13 +41,12 @@ def search_of_ids(groups: Sequence[Group], job: Job) -> list[Phase]:
 
 def search_us_per_id(device: ModelledDevice) -> float:
     """Microseconds per id of a search for repeated ids, without launches; division among tiers takes about as long."""
-    rate = device.device.hbm_gb_per_s * device.kernels.hbm_efficiency * BYTES_PER_US
-    return (device.kernels.sort_bytes_per_id + _UNIQUE_NUMBERS * _NUMBER_BYTES) / rate
+    return float(device.streamed_us(device.kernels.sort_bytes_per_id + _UNIQUE_NUMBERS * _NUMBER_BYTES))
 
 
 def rows_at_places(group: Group, job: Job) -> tuple[list[Phase], list[Phase]]:
     """Copies of the group's rows to the positions of their ids, forward and backward."""
-    floats = _of_rank(group, job, _floats, _any if group.is_sent_once else _is_tier)
+    floats = _of_rank(group, job, columns, _any if group.is_sent_once else _is_tier)
     if not floats:
         return [], []
     backward = 5 if group.is_sent_once else 2
@@ -71,10 +70,6 @@ def _ids(shard: Shard) -> float:
 def _ids_of_table(shard: Shard) -> float:
     """As `_ids`, but a column shard counts for its share of the table's columns."""
     return _ids(shard) * shard.embedding_dim / shard.table.embedding_dim
-
-
-def _floats(shard: Shard) -> float:
-    return _ids(shard) * shard.embedding_dim
 
 
 def _any(_: Shard) -> bool:

@@ -150,39 +150,47 @@ def step_phases(groups: Sequence[Group], job: Job) -> list[Phase]:
         *([] if job.task.pipelines_input_dist else ids),
         *(Work("host", host_us(group, job)) for group in groups),
         *(Work("forward_compute", us) for us, _ in lookups),
+        *(phase for group in groups for phase in _gathering(group, job)),
         *forward,
         *(phase for phases, _ in places for phase in phases),
         *sides,
     ]
 
 
-def weighted_lookups_ms(
+def known_ms(
     task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int], device: ModelledDevice, network: NetworkParams
-) -> FloatArray:
-    """Milliseconds that the weights of ids add to the lookups of every rank, (W,): with weights minus without.
+) -> dict[str, FloatArray]:
+    """Milliseconds of every rank that cost models do not learn, by part of the step, (W,) each.
 
-    Arguments as for `step_cost_ms`.
-    """
-    job = Job(task, device, network, step_params())
-    added = np.zeros(task.world_size)
-    for group in grouped(shards, ranks, task):
-        if group.is_weighted:
-            without = replace(group, module=group.module._replace(is_weighted=False))
-            added += np.sum(_lookup_us(group, job), axis=0) - np.sum(_lookup_us(without, job), axis=0)
-    return added / 1e3
-
-
-def searches_ms(
-    task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int], device: ModelledDevice, network: NetworkParams
-) -> FloatArray:
-    """Milliseconds in which every rank finds repeated ids and divides ids among tiers, (W,). Part of the input dist.
-
-    Arguments as for `step_cost_ms`.
+    In `input_dist`, these are searches for repeated ids and the division among tiers; in `module`, the copies of
+    outputs of several kernels, minus what the weights of ids add to lookups. Arguments are those of `step_cost_ms`.
     """
     job, groups = Job(task, device, network, step_params()), grouped(shards, ranks, task)
     of_module = [[group for group in groups if group.module == module] for module in {group.module for group in groups}]
-    found = [phase for members in of_module for phase in search_of_ids(members, job) if isinstance(phase, Work)]
-    return np.asarray(sum((phase.us for phase in found), start=np.zeros(task.world_size))) / 1e3
+    us = dict.fromkeys(("input_dist", "module"), np.zeros(task.world_size))
+    for phase in (
+        *(search_of_ids(members, job) for members in of_module),
+        *(_gathering(group, job) for group in groups),
+    ):
+        for work in phase:
+            us[work.part] = us[work.part] + work.us
+    for group in groups:
+        if group.is_weighted:
+            without = replace(group, module=group.module._replace(is_weighted=False))
+            added = np.sum(_lookup_us(group, job), axis=0) - np.sum(_lookup_us(without, job), axis=0)
+            us["module"] = us["module"] - added
+    return {part: of_part / 1e3 for part, of_part in us.items()}
+
+
+def _gathering(group: Group, job: Job) -> list[Work]:
+    """The copy that puts the outputs of a rank's lookups side by side, if the group has several kernels there.
+
+    Source: torchrec embedding_lookup.py `embeddings_cat_empty_rank_handle`. Backward lookups read gradients in place.
+    """
+    kernels = {(rank, kernel_of(shard)) for shard, rank in zip(group.shards, group.ranks.tolist(), strict=True)}
+    several = np.bincount([rank for rank, _ in kernels], minlength=job.world_size) > 1
+    floats = job.task.batch_size / group.copies(job) * group.on_ranks(columns, job.world_size)
+    return [Work("module", job.kernels_us(2 * FLOAT_BYTES * floats * several))] if several.any() else []
 
 
 def _lookup_us(group: Group, job: Job) -> tuple[FloatArray, FloatArray]:

@@ -23,7 +23,6 @@ from neuroshard_pipeline.tables.step_work import group_of
 from neuroshard_pipeline.tables.table import Shard, ShardingType
 from neuroshard_pipeline.tables.task import COMM_BYTES, ShardingTask
 
-BYTES_PER_US = 1e3  # at 1 GB/s
 LENGTH_BYTES, ID_BYTES, WEIGHT_BYTES, FLOAT_BYTES = 4, 8, 4, 4
 _PERMUTE_KERNELS = 4  # two running sums of lengths, permute lengths, permute ids [FBGEMM permute_2D_sparse_data]
 
@@ -108,8 +107,8 @@ class Job:
         kernels * shortest time of any kernel + bytes / (bandwidth * the share of it that streaming kernels reach)
         """
         moved = np.broadcast_to(np.asarray(num_bytes, dtype=np.float64), self.world_size)
-        rate = self.device.device.hbm_gb_per_s * self.device.kernels.hbm_efficiency * BYTES_PER_US
-        return np.where(moved > 0, kernels * self.device.kernels.forward_launch_us + moved / rate, 0.0)
+        launches_us = kernels * self.device.kernels.forward_launch_us
+        return np.where(moved > 0, launches_us + self.device.streamed_us(moved), 0.0)
 
     def permuted_us(
         self, lengths: FloatArray | float, ids: FloatArray | float, rows: FloatArray | float = 0.0

@@ -12,7 +12,7 @@ import numpy as np
 from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.lab.device import ModelledDevice
 from neuroshard_pipeline.lab.network import NetworkParams
-from neuroshard_pipeline.lab.step import searches_ms, step_cost_ms, weighted_lookups_ms
+from neuroshard_pipeline.lab.step import known_ms, step_cost_ms
 from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.step_work import rank_work
 from neuroshard_pipeline.tables.table import Shard, Table, whole
@@ -41,9 +41,7 @@ _OF_ALL_TYPES = 0.5  # share of plans whose tables may have any type; the others
 class StepSamples:
     """Work (N, Q) and modelled cost of the ranks of many plans (`plan`, (N,)); all plans have the same number of ranks.
 
-    `cost_ms` holds milliseconds per part, (N,) each; 0 if a plan has no such part. `module` includes what weights of
-    ids add to lookups, because the compute cost model predicts lookups without them. `input_dist` leaves out the search
-    for repeated ids and the division among tiers, whose price is `sequences.search_us_per_id`.
+    `cost_ms` holds milliseconds per part, (N,) each, without `step.known_ms`; 0 if a plan has no such part.
     """
 
     work: FloatArray
@@ -68,10 +66,8 @@ def step_samples(
         task, shards, ranks = _random_plan(network, world_size, rng)
         cost = step_cost_ms(task, shards, ranks, device, network)
         works.append(rank_work(task, shards, ranks))
-        of_parts = {part: getattr(cost, f"{part}_ms") for part in PARTS}
-        of_parts["input_dist"] = of_parts["input_dist"] - searches_ms(task, shards, ranks, device, network)
-        of_parts["module"] = of_parts["module"] + weighted_lookups_ms(task, shards, ranks, device, network)
-        costs.append(np.stack([of_parts[part] for part in PARTS]))
+        known = known_ms(task, shards, ranks, device, network)
+        costs.append(np.stack([getattr(cost, f"{part}_ms") - known.get(part, 0.0) for part in PARTS]))
     of_part = dict(zip(PARTS, np.concatenate(costs, axis=1), strict=True))
     return StepSamples(np.concatenate(works), of_part, np.repeat(np.arange(num_plans), world_size))
 

@@ -101,8 +101,10 @@ class _HostSearch:
         """Blocks after each change; `hosts` are in descending order of load."""
         busiest, least = int(hosts[0]), hosts[1:][::-1][:_NUM_HOSTS].tolist()
         here = [(name, place) for name, of in blocks.items() for place, (_, host) in enumerate(of) if host == busiest]
-        here = sorted(here, key=lambda entry: -self._weight(blocks, *entry))[:_NUM_BLOCKS]
-        small = sorted((name for name in blocks if self._may_be_replica(name, blocks)), key=self._num_weights)
+        read = {entry: self._tables[entry[0]].pooling_factor * blocks[entry[0]][entry[1]][0] for entry in here}
+        here = sorted(here, key=lambda entry: -read[entry])[:_NUM_BLOCKS]  # rows per sample times their columns
+        weights = {name: table.num_embeddings * table.embedding_dim for name, table in self._tables.items()}
+        small = sorted((name for name in blocks if self._may_be_replica(name, blocks)), key=weights.__getitem__)
         for name, place in here:
             for host in least:
                 yield _moved(blocks, name, place, host)
@@ -113,13 +115,6 @@ class _HostSearch:
                 yield {**blocks, replica: ()}
                 if replica != name:
                     yield _halved({**blocks, replica: ()}, name, place, blocks[replica][0][1])
-
-    def _weight(self, blocks: Blocks, name: str, place: int) -> float:
-        """Rows that are read per sample, times their columns."""
-        return self._tables[name].pooling_factor * blocks[name][place][0]
-
-    def _num_weights(self, name: str) -> int:
-        return self._tables[name].num_embeddings * self._tables[name].embedding_dim
 
     def _may_be_replica(self, name: str, blocks: Blocks) -> bool:
         table: Table = self._tables[name]

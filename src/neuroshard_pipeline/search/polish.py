@@ -12,7 +12,7 @@ from itertools import cycle
 
 import numpy as np
 
-from neuroshard_pipeline.arrays import FloatArray, IntArray
+from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.errors import DoesNotFitError
 from neuroshard_pipeline.search.parts import step_parts
 from neuroshard_pipeline.search.plan import Placement
@@ -23,7 +23,6 @@ from neuroshard_pipeline.search.spread_choice import Usable
 from neuroshard_pipeline.search.units import sequence_group
 from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, ShardingType, Table
-from neuroshard_pipeline.tables.task import ShardingTask
 
 #: Most placements that a search prices; it takes about a millisecond to price one.
 _MOST_PRICED = 300
@@ -87,7 +86,9 @@ def _changes(problem: Problem, placed: _Placed, table: Table, usable: Usable, lo
             yield {**placed, table.name: form}
         for count in _NUM_BLOCKS if kind == "column_wise" else ():
             yield {**placed, **_columns(problem, placed, table, count, ranks)}
-    kinds = np.stack([load_ms.round(9), problem.limits, _host_of_ranks(problem.task)], axis=1)
+    ranks_per_host = problem.task.ranks_per_host
+    host = np.arange(len(load_ms)) // ranks_per_host * (ranks_per_host > 1)  # 0 for all if a host is one rank
+    kinds = np.stack([load_ms.round(9), problem.limits, host], axis=1)
     targets = np.unique(kinds, axis=0, return_index=True)[1].tolist()  # one of all ranks that are alike
     for place, (shard, own) in enumerate(placed[table.name]):
         if shard.sharding_type != "column_wise":
@@ -97,11 +98,6 @@ def _changes(problem: Problem, placed: _Placed, table: Table, usable: Usable, lo
             for at, (other, rank) in enumerate(of):
                 if other.sharding_type == "column_wise" and name != table.name and rank != own:
                     yield _moved(_moved(placed, table.name, place, rank), name, at, own)
-
-
-def _host_of_ranks(task: ShardingTask) -> IntArray:
-    """(W,) number of every rank's host; 0 for all if a host is one rank."""
-    return np.arange(task.world_size) // task.ranks_per_host * (task.ranks_per_host > 1)
 
 
 def _moved(placed: _Placed, name: str, place: int, rank: int) -> _Placed:

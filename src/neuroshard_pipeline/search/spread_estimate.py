@@ -123,7 +123,7 @@ class SpreadEstimate:
             cost += self._exchange_ms((float(self._dims[cut].sum()) - dims) / task.world_size)
             buffer, members = dims, task.world_size
         else:
-            busiest = np.maximum(sums[cut].sum(axis=0) / task.num_hosts, sums[cut[self._heaviest(cut)]])
+            busiest = np.maximum(sums[cut].sum(axis=0) / task.num_hosts, sums[cut[self.alone_ms[cut].argmax()]])
             cost = float(self._compute_ms(busiest)) + (
                 self._exchange_ms(dims / task.world_size) if task.num_hosts > 1 else 0
             )
@@ -131,9 +131,6 @@ class SpreadEstimate:
         size = _BYTES_PER_FLOAT * task.comm_share * task.batch_size * buffer
         both = self._reduce_ms("reduce_scatter", size, members) + self._reduce_ms("all_gather", size, members)
         return cost + both + self._group_ms + float(shared[cut].sum())
-
-    def _heaviest(self, cut: IntArray) -> int:
-        return int(self.alone_ms[cut].argmax())
 
     def _add_columns(self, tables: Sequence[Table]) -> None:
         """Embeddings (T, L, H), costs alone (T, L) and shared costs (T, L) of column shards of every level."""

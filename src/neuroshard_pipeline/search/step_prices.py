@@ -24,8 +24,9 @@ from neuroshard_pipeline.tables.step_work import QUANTITIES, exchange_groups, jo
 from neuroshard_pipeline.tables.table import Shard, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
-_RETURNED, _REORDERED, _JOINED, _GROUPS = (
-    list(QUANTITIES).index(name) for name in ("returned", "reordered", "joined", "groups")
+_POOLED, _RETURNED, _REORDERED, _JOINED, _GROUPS, _KERNELS, _GATHERED = (
+    list(QUANTITIES).index(name)
+    for name in ("pooled", "returned", "reordered", "joined", "groups", "kernels", "gathered")
 )
 
 
@@ -51,7 +52,10 @@ class StepPrices:
 
     def own_ms(self, shards: Iterable[Shard]) -> FloatArray:
         """(S,) ms that each shard adds to its rank."""
-        return np.array([self._work_of(shard)[0] @ self.per_unit + self._sync_ms(shard) for shard in shards])
+        sync_ms = self.sync_ms_per_byte
+        return np.array(
+            [self._work_of(each)[0] @ self.per_unit + sync_ms * synced_bytes(each, self.task) for each in shards]
+        )
 
     def _work_of(self, shard: Shard) -> tuple[FloatArray, FloatArray]:
         """`step_work.shard_work`, computed once for equal shards of a table."""
@@ -60,8 +64,9 @@ class StepPrices:
             self._work[key] = shard_work(shard, self.task)
         return self._work[key]
 
-    def _sync_ms(self, shard: Shard) -> float:
-        return self.sync_ms_per_byte * synced_bytes(shard, self.task)
+    def gathered_ms(self, shards: Iterable[Shard]) -> FloatArray:
+        """(S,) ms in which the rank of each shard copies its outputs, if its group has several kernels there."""
+        return np.array([self._work_of(shard)[0][_POOLED] * self.per_unit[_GATHERED] for shard in shards])
 
     def reorder_ms(self, whole_tables: Sequence[Shard]) -> float:
         """Time in ms that every rank needs to reorder the outputs of column-wise tables if one of them is cut."""
@@ -109,24 +114,28 @@ def _sync_ms_per_byte(step: StepCostModel, task: ShardingTask) -> float:
 class _WholeStepCompute:
     """A compute model whose embeddings have one more number, the ms of `StepPrices.own_ms`.
 
-    If the whole tables of the task need K > 1 kernels (`step_work.kernel_of`), an embedding has K blocks of H + 1
-    numbers, of which only the block of the shard's kernel is not 0. The last number of a block counts shards.
+    If the whole tables of the task need K > 1 kernels (`step_work.kernel_of`), an embedding has K blocks of H + 2
+    numbers, of which only the block of the shard's kernel is not 0. The last numbers of a block are the ms of
+    `StepPrices.gathered_ms`, and the number of shards.
     """
 
     def __init__(self, models: Models, prices: StepPrices) -> None:
         self._models, self._prices = models, prices
         kernels = dict.fromkeys(kernel_of(whole(table)) for table in prices.task.tables)
         self._kernels = {kernel: number for number, kernel in enumerate(kernels)}
+        groups = dict.fromkeys(group for group, *_ in kernels)
+        self._in_group = np.array([[group == each for each in groups] for group, *_ in kernels], dtype=float)  # (K, G)
 
     def shard_embeddings(self, shards: Sequence[Shard], batch_size: int, optimizer: str = "sgd") -> FloatArray:  # noqa: ARG002
-        """Embeddings (S, H + 1), or (S, K * (H + 1) + 1)."""
+        """Embeddings (S, H + 1), or (S, K * (H + 2) + 1)."""
         embeddings = shard_embeddings(shards, self._prices.task, self._models)
         own_ms = self._prices.own_ms(shards)[:, None]
         if len(self._kernels) == 1:
             return np.concatenate([embeddings, own_ms], axis=1)
-        blocks = np.zeros((len(shards), len(self._kernels), embeddings.shape[1] + 1))
+        blocks = np.zeros((len(shards), len(self._kernels), embeddings.shape[1] + 2))
         of_shards = [self._kernel(shard) for shard in shards]
-        blocks[np.arange(len(shards)), of_shards, :-1] = embeddings
+        blocks[np.arange(len(shards)), of_shards, :-2] = embeddings
+        blocks[np.arange(len(shards)), of_shards, -2] = self._prices.gathered_ms(shards)
         blocks[np.arange(len(shards)), of_shards, -1] = 1.0
         return np.concatenate([blocks.reshape(len(shards), -1), own_ms], axis=1)
 
@@ -137,20 +146,33 @@ class _WholeStepCompute:
 
     def costs_from_sums(self, sums: FloatArray, batch_size: int) -> FloatArray:
         """Forward and backward ms (..., 2); the forward part holds what `StepPrices` adds."""
-        costs = self._of_kernels(self._models.compute.costs_from_sums, sums[..., :-1], batch_size)
-        costs[..., 0] += sums[..., -1]
+        costs = self._of_kernels(self._models.compute.costs_from_sums, sums, batch_size)
+        costs[..., 0] += self._added_ms(sums)
         return costs
 
     def interval_from_sums(self, sums: FloatArray, batch_size: int) -> FloatArray:
         """Lower and upper bound (..., 2), moved by what `StepPrices` adds."""
-        return self._of_kernels(self._models.compute.interval_from_sums, sums[..., :-1], batch_size) + sums[..., -1:]
+        bounds = self._of_kernels(self._models.compute.interval_from_sums, sums, batch_size)
+        return bounds + self._added_ms(sums)[..., None]
 
     def _of_kernels(self, predict: _FromSums, sums: FloatArray, batch_size: int) -> FloatArray:
         if len(self._kernels) == 1:
-            return predict(sums, batch_size)
-        blocks = sums.reshape(*sums.shape[:-1], len(self._kernels), sums.shape[-1] // len(self._kernels))
-        costs = np.where(blocks[..., -1:] > 0, predict(blocks[..., :-1], batch_size), 0.0)
+            return predict(sums[..., :-1], batch_size)
+        blocks = self._blocks(sums)
+        costs = np.where(blocks[..., -1:] > 0, predict(blocks[..., :-2], batch_size), 0.0)
         return np.asarray(costs.sum(axis=-2))
+
+    def _added_ms(self, sums: FloatArray) -> FloatArray:
+        """(...) what `StepPrices` adds."""
+        if len(self._kernels) == 1:
+            return sums[..., -1]
+        blocks = self._blocks(sums)
+        kernels, gathered_ms = (blocks[..., -1] > 0) @ self._in_group, blocks[..., -2] @ self._in_group  # (..., G)
+        of_groups = np.where(kernels > 1, gathered_ms + (kernels - 1) * self._prices.per_unit[_KERNELS], 0.0)
+        return np.asarray(sums[..., -1] + of_groups.sum(axis=-1))
+
+    def _blocks(self, sums: FloatArray) -> FloatArray:
+        return sums[..., :-1].reshape(*sums.shape[:-1], len(self._kernels), sums.shape[-1] // len(self._kernels))
 
 
 class WholeStepModels:

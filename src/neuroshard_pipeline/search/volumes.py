@@ -52,16 +52,6 @@ class Volumes:
     inside: Mapping[Kind, FloatArray]
     across: Mapping[Kind, FloatArray]
 
-    @property
-    def inside_bytes(self) -> float:
-        """Bytes of all kinds and ranks inside hosts."""
-        return float(sum(of.sum() for of in self.inside.values()))
-
-    @property
-    def across_bytes(self) -> float:
-        """Bytes of all kinds and ranks between hosts."""
-        return float(sum(of.sum() for of in self.across.values()))
-
 
 def plan_volumes(
     task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int], gpus_per_host: int | None = None

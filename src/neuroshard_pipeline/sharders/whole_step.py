@@ -124,7 +124,7 @@ def _searched_placement(
     if not is_large:
         starts = _refined(problem, choice, starts, search)
     searched = [_searched(start, search) for start in starts[: 1 if is_large else _NUM_SEARCHED]]
-    if not _is_small(problem):
+    if _size(problem) > _SMALL:
         searched = [_cheapest(problem, searched)]
     else:
         further = [start for start in starts[_NUM_SEARCHED:] if not start.spread.types]
@@ -212,10 +212,6 @@ def _starts(
 
 def _size(problem: Problem) -> int:
     return len(problem.task.tables) * problem.task.world_size
-
-
-def _is_small(problem: Problem) -> bool:
-    return _size(problem) <= _SMALL
 
 
 def _is_large(problem: Problem) -> bool:

@@ -34,6 +34,8 @@ QUANTITIES: dict[str, str] = {
     "returned": "floats that the rank gets back for its own samples, the same on all ranks",
     "reordered": "floats of `returned` in groups that have a table of several column shards and permute all outputs",
     "joined": "floats of `returned` in modules of pooled tables with several sharding types, whose outputs are joined",
+    "kernels": "number of lookup kernels of the rank, beyond one for every pair of module and sharding type",
+    "gathered": "floats of `pooled` that the rank copies to one place, where such a pair has several lookup kernels",
     "expanded": "floats of rows that the rank copies to their places, if ids were deduplicated or divided among tiers",
     "converted": "floats that the rank converts to the number format of the links, or back from it",
     "host_link": "bytes that the rank's device reads from host memory",
@@ -69,7 +71,7 @@ def kernel_of(shard: Shard) -> Kernel:
 def shard_work(shard: Shard, task: ShardingTask) -> tuple[FloatArray, FloatArray]:
     """The work that one shard causes on its own rank, and on every rank of the task, (Q,) each.
 
-    The quantities `groups`, `replicas`, `reordered` and `joined` depend on all shards and are left out.
+    `groups`, `replicas`, `reordered`, `joined`, `kernels` and `gathered` depend on all shards and are left out.
 
     A replica needs no exchange. Every rank has a replica of the table, and each replica accounts for `1 / world_size`
     of the work in the second array. A `host_row_wise` shard receives only ids of its host's samples.
@@ -152,7 +154,25 @@ def work_of(task: ShardingTask, placed: PlacedShards) -> FloatArray:
     returned = list(zip(placed.shards, everywhere[:, _INDEX["returned"]].tolist(), strict=True))
     work[:, _INDEX["reordered"]] = _reordered_floats(returned)
     work[:, _INDEX["joined"]] = _joined_floats(returned)
+    work[:, [_INDEX["kernels"], _INDEX["gathered"]]] = _gathered(placed, own[:, _INDEX["pooled"]])
     return work
+
+
+def _gathered(placed: PlacedShards, pooled: FloatArray) -> FloatArray:
+    """The quantities `kernels` and `gathered` of every rank, (W, 2), from the part of `pooled` of every distinct shard.
+
+    Source: torchrec embedding_lookup.py `GroupedPooledEmbeddingsLookup`, `embeddings_cat_empty_rank_handle`.
+    """
+    kernels: dict[Kernel, int] = {}
+    kernel = np.array([kernels.setdefault(kernel_of(shard), len(kernels)) for shard in placed.shards], dtype=np.int64)
+    kernel = kernel[placed.number]
+    is_there = np.zeros((len(kernels), placed.world_size), dtype=bool)
+    is_there[kernel, placed.rank] = True
+    in_group = np.array([[group == other for other, *_ in kernels] for group, *_ in kernels], dtype=float)
+    of_group = in_group.reshape(len(kernels), -1) @ is_there  # (K, W) number of kernels of the same group on the rank
+    beyond_one = ((of_group - 1) / np.maximum(of_group, 1) * is_there).sum(axis=0)
+    floats = (of_group[kernel, placed.rank] > 1) * placed.count * pooled[placed.number]
+    return np.column_stack([beyond_one, np.bincount(placed.rank, floats, placed.world_size)])
 
 
 def _reordered_floats(returned_by: Iterable[tuple[Shard, float]]) -> float:

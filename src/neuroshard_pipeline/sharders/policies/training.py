@@ -165,7 +165,7 @@ class _Learner:
             played = policy.play(game, self.params.rollouts, self.rng, explore_all=True, record=True)
             rewards = _rewards(played, self.params.reward, greedy_ms)
             log_prob, entropy = self._replay(policy.tables_of(game), played)
-            advantage = torch.tensor(_advantage(rewards), dtype=torch.float32)
+            advantage = torch.tensor((rewards - rewards.mean()) / (rewards.std() + 1e-6), dtype=torch.float32)
             losses.append(-(log_prob * advantage).mean() - self.params.entropy_bonus * left * entropy)
             ratio = np.minimum(played.embedding_cost_ms / greedy_ms, _MAX_RATIO)
             means.append((rewards.mean(), float(entropy.detach()), ratio.mean()))
@@ -212,11 +212,6 @@ def _rewards(played: Played, reward: str, greedy_ms: float) -> FloatArray:
     worst = found[finished].min() if finished.any() else 0.0
     spread = found[finished].std() if finished.any() else 0.0
     return np.where(finished, found, worst - spread)
-
-
-def _advantage(rewards: FloatArray) -> FloatArray:
-    """(B,) rewards of one task minus their mean, divided by their standard deviation."""
-    return (rewards - rewards.mean()) / (rewards.std() + 1e-6)
 
 
 def _greedy_ms(name: str, problem: Problem) -> float | None:

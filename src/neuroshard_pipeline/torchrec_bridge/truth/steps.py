@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -130,16 +131,13 @@ def timed_groups(
     Raises:
         RankError: the machine has too few GPUs.
     """
-    for (world_size, per_host), own in groupby(groups, key=_layout):
+    layout = attrgetter("task.world_size", "task.local_world_size")
+    for (world_size, per_host), own in groupby(groups, key=lambda group: layout(group.plans[0])):
         arguments = (world_size, per_host, params, networks is not None, load)
         with rank_team(world_size, set_up_rank, arguments, params) as team:
             for group in own:
                 frames = _frames(group, team, params, networks)
                 yield group, pd.concat(frames, ignore_index=True)
-
-
-def _layout(group: Group) -> tuple[int, int | None]:
-    return group.plans[0].task.world_size, group.plans[0].task.local_world_size
 
 
 def _frames(

@@ -13,7 +13,6 @@ from neuroshard_pipeline.torchrec_bridge.ranks import RankError, RankParams, joi
 from neuroshard_pipeline.torchrec_bridge.virtual.log import Collective, RankLog
 
 _BACKEND = "virtual"
-_Size = Callable[..., int]
 
 
 def join_virtual_ranks(
@@ -134,36 +133,28 @@ def _bytes(tensors: Any) -> int:
     return tensors.nbytes if isinstance(tensors, torch.Tensor) else sum(map(_bytes, tensors))
 
 
-def _first(tensors: Any, *_: Any) -> int:
-    return _bytes(tensors)
-
-
-def _second(_: Any, tensors: Any, *__: Any) -> int:
-    return _bytes(tensors)
-
-
-#: Methods that torch.distributed calls: the method of gloo, the kind of the collective, and the size of its buffer.
+#: Methods that torch.distributed calls: the method of gloo, the kind of the collective, and the argument that counts.
 #: torch 2.13 calls `all_gather_single` and `reduce_scatter_single`, and older versions the names with an underscore.
-_CALLS: dict[str, tuple[str, str, _Size]] = {
-    "allreduce": ("allreduce", "all_reduce", _first),
-    "allreduce_coalesced": ("allreduce_coalesced", "all_reduce", _first),
-    "allgather": ("allgather", "all_gather", _first),
-    "all_gather_single": ("_allgather_base", "all_gather", _first),
-    "_allgather_base": ("_allgather_base", "all_gather", _first),
-    "reduce_scatter": ("reduce_scatter", "reduce_scatter", _second),
-    "reduce_scatter_single": ("_reduce_scatter_base", "reduce_scatter", _second),
-    "_reduce_scatter_base": ("_reduce_scatter_base", "reduce_scatter", _second),
-    "broadcast": ("broadcast", "broadcast", _first),
-    "reduce": ("reduce", "reduce", _first),
-    "gather": ("gather", "gather", _first),
-    "scatter": ("scatter", "scatter", _first),
-    "barrier": ("barrier", "barrier", lambda *_, **__: 0),
+_CALLS: dict[str, tuple[str, str, slice]] = {
+    "allreduce": ("allreduce", "all_reduce", slice(1)),
+    "allreduce_coalesced": ("allreduce_coalesced", "all_reduce", slice(1)),
+    "allgather": ("allgather", "all_gather", slice(1)),
+    "all_gather_single": ("_allgather_base", "all_gather", slice(1)),
+    "_allgather_base": ("_allgather_base", "all_gather", slice(1)),
+    "reduce_scatter": ("reduce_scatter", "reduce_scatter", slice(1, 2)),
+    "reduce_scatter_single": ("_reduce_scatter_base", "reduce_scatter", slice(1, 2)),
+    "_reduce_scatter_base": ("_reduce_scatter_base", "reduce_scatter", slice(1, 2)),
+    "broadcast": ("broadcast", "broadcast", slice(1)),
+    "reduce": ("reduce", "reduce", slice(1)),
+    "gather": ("gather", "gather", slice(1)),
+    "scatter": ("scatter", "scatter", slice(1)),
+    "barrier": ("barrier", "barrier", slice(0)),
 }
 
 
-def _method(name: str, kind: str, size: _Size) -> Callable[..., LoggedWork]:
+def _method(name: str, kind: str, buffer: slice) -> Callable[..., LoggedWork]:
     def start(group: LoggedGroup, *arguments: Any, **named: Any) -> LoggedWork:
-        return group._start(kind, (size(*arguments),), name, *arguments, **named)
+        return group._start(kind, (_bytes(arguments[buffer]),), name, *arguments, **named)
 
     return start
 
