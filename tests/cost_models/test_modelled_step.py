@@ -14,6 +14,7 @@ from neuroshard_pipeline.lab.network import NetworkParams, collective_us
 from neuroshard_pipeline.lab.network_presets import network_preset
 from neuroshard_pipeline.lab.step_samples import step_samples
 from neuroshard_pipeline.tables.samples import REDUCTIONS
+from neuroshard_pipeline.tables.step_work import QUANTITIES
 
 DEVICE, NETWORK = modelled_device("h100"), network_preset("h100-ib400")
 
@@ -29,6 +30,13 @@ def test_prices_describe_plans_that_they_were_not_fitted_to(model):
         for part in ("input_dist", "module"):
             predicted = samples.work @ model.prices_of(part, world_size)
             assert np.median(np.abs(predicted / samples.cost_ms[part] - 1)) < 0.25, (part, world_size)
+
+
+def test_a_single_rank_pays_for_no_exchange_but_for_the_order_of_its_outputs(model):
+    alone, two = (dict(zip(QUANTITIES, model.prices_of("module", ranks), strict=True)) for ranks in (1, 2))
+    assert not model.prices_of("input_dist", 1).any()
+    assert alone["returned"] == alone["converted"] == 0 < min(two["returned"], two["converted"])
+    assert alone["reordered"] == two["reordered"] > 0
 
 
 def test_every_part_has_an_error_even_if_no_held_out_plan_has_the_part():

@@ -36,6 +36,10 @@ PARTS: dict[str, tuple[str, ...]] = {
     "dense": ("replicas", "gradients"),
 }
 
+#: Quantities of a part that cost a single rank nothing, because it exchanges and copies neither ids nor pooled rows
+#: [torchrec dist_data.py `KJTAllToAll`, comm_ops.py `alltoall_pooled`].
+_FREE_ALONE = {"input_dist": PARTS["input_dist"], "module": ("pooled", "returned", "converted")}
+
 #: Half width of a normal distribution's central 90 % divided by its mean absolute error: 1.645 / sqrt(2 / pi).
 _NORMAL_90 = 2.06
 
@@ -71,19 +75,16 @@ class StepCostModel:
             raise CostModelError(f"the step cost model has no prices; {checkpoint.REMEDY}")
 
     def prices_of(self, part: str, world_size: int) -> FloatArray:
-        """Ms per unit of every quantity (Q,) for one part of a step on `world_size` ranks; 0 if it has no price.
-
-        The input dist of a single rank is free, because it exchanges no ids [torchrec dist_data.py `KJTAllToAll`].
-        """
+        """Ms per unit of every quantity (Q,) for one part of a step on `world_size` ranks; 0 if it has no price."""
         if (part, world_size) not in self._found:
             self._found[part, world_size] = self._interpolated(part, world_size)
         return self._found[part, world_size]
 
     def _interpolated(self, part: str, world_size: int) -> FloatArray:
-        if part == "input_dist" and world_size == 1:
-            return np.zeros(len(QUANTITIES))
-        known = sorted(self.prices)
-        of_known = [[self.prices[size][part].get(name, 0.0) for name in QUANTITIES] for size in known]
+        known, free = sorted(self.prices), _FREE_ALONE.get(part, ()) if world_size == 1 else ()
+        of_known = [
+            [0.0 if name in free else self.prices[size][part].get(name, 0.0) for name in QUANTITIES] for size in known
+        ]
         columns = zip(*of_known, strict=True)
         return np.array([np.interp(np.log2(world_size), np.log2(known), column) for column in columns])
 
