@@ -154,7 +154,14 @@ def test_steps_are_measured_only_with_the_device_and_backend_of_lookups_and_coll
 
 
 def test_every_plan_has_a_measured_step_on_every_rank():
-    small = drawing(tasks=2, min_tables=5, max_tables=6, max_weight_bytes=2**22, other_batch_share=0.0, batch_size=128)
+    small = drawing(
+        tasks=2,
+        min_tables_per_4_ranks=10,
+        max_tables_per_4_ranks=12,
+        max_weight_bytes_per_rank=2**21,
+        other_batch_share=0.0,
+        batch_size=128,
+    )
     every_kind = {"weighted_share": 1.0, "mean_share": 1.0, "half_precision_share": 1.0}
     plans = random_plans(pool((128,)), small.model_copy(update=every_kind))
     tables = [table for plan in plans for table in plan.task.tables]

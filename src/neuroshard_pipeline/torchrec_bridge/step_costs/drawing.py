@@ -7,9 +7,8 @@ import numpy as np
 import pandas as pd
 from pydantic import Field, PositiveInt
 
-from neuroshard_pipeline.augment.drawing import BatchSize, Dimensions, Share, TableCount, WorldSizesHere
+from neuroshard_pipeline.augment.drawing import BatchSize, Share, TableLimits, WorldSizesHere
 from neuroshard_pipeline.errors import TaskError
-from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.frames import tables_from_frame
 from neuroshard_pipeline.tables.row_blocks import row_blocks, row_shards
@@ -24,7 +23,7 @@ _CUT_SHARES = (0.0, 0.3, 1.0)
 _POOLING_POWERS = (-0.5, 0.0, 0.25)
 
 
-class StepPlanParams(Parameters):
+class StepPlanParams(TableLimits):
     """Random plans whose steps are measured.
 
     Attributes:
@@ -34,15 +33,15 @@ class StepPlanParams(Parameters):
         batch_size: global batch size of most tasks; the pool must have tables of this and of the other sizes.
         other_batch_sizes: global batch sizes of the other tasks.
         other_batch_share: share of the tasks that have one of `other_batch_sizes`.
-        min_tables: smallest number of tables that are drawn for a task.
-        max_tables: largest number of tables that are drawn for a task.
         dimensions: widths of the tables.
+        min_tables_per_4_ranks: smallest number of tables that are drawn for a task, for every 4 ranks.
+        max_tables_per_4_ranks: largest number of tables that are drawn for a task, for every 4 ranks.
         weighted_share: share of tasks in which some tables have weighted ids: on average half of the tables, or a
             quarter of them if the task has mean pooling, too.
         mean_share: share of tasks in which, on average, half of the tables have mean pooling.
         half_precision_share: share of tasks with fp16 communication.
-        max_weight_bytes: largest total size of the tables of a task; the largest drawn tables are left out until the
-            others fit.
+        max_weight_bytes_per_rank: largest total size of the tables of a task, for every rank; the largest drawn tables
+            are left out until the others fit.
         spread_share: share of plans in which tables may be row-wise or data-parallel.
         max_replica_bytes: largest size of a data-parallel table.
         seed: seed of all draws.
@@ -54,13 +53,10 @@ class StepPlanParams(Parameters):
     batch_size: BatchSize
     other_batch_sizes: tuple[BatchSize, ...]
     other_batch_share: Share
-    min_tables: TableCount
-    max_tables: TableCount
-    dimensions: Dimensions
     weighted_share: Share
     mean_share: Share
     half_precision_share: Share
-    max_weight_bytes: PositiveInt
+    max_weight_bytes_per_rank: PositiveInt
     spread_share: Share
     max_replica_bytes: int = Field(ge=0)
     seed: int = Field(ge=0)
@@ -94,11 +90,11 @@ def _draw_task(
     if params.other_batch_sizes and rng.random() < params.other_batch_share:
         batch_size = int(rng.choice(params.other_batch_sizes))
     candidates = pool[(pool["batch_size"] == batch_size) & (pool["data_type"] == "fp32") & (pool["num_embeddings"] > 1)]
-    count = round(np.exp(rng.uniform(np.log(params.min_tables), np.log(params.max_tables))))
+    count = round(np.exp(rng.uniform(*np.log(params.table_limits(world_size)))))
     if count > len(candidates):
         raise TaskError(
             f"measure.step_plans: {count} fp32 tables of batch size {batch_size} with more than one row each are "
-            f"needed, but the pool has {len(candidates)}; lower max_tables, or choose batch sizes of "
+            f"needed, but the pool has {len(candidates)}; lower max_tables_per_4_ranks, or choose batch sizes of "
             "augment.variation.batch_sizes"
         )
     weights = candidates["pooling_factor"].to_numpy() ** rng.choice(_POOLING_POWERS)
@@ -111,7 +107,7 @@ def _draw_task(
     drawn = _with_other_kinds(drawn, params, kind_rng)
     memory_bytes = 2**50  # no plan is too large for a rank; the weights of all tables together are limited
     return ShardingTask(
-        list(_first_that_fit(drawn, params.max_weight_bytes)),
+        list(_first_that_fit(drawn, params.max_weight_bytes_per_rank * world_size)),
         world_size,
         batch_size,
         memory_bytes,
