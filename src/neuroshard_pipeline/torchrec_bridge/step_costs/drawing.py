@@ -42,7 +42,8 @@ class StepPlanParams(TableLimits):
         half_precision_share: share of tasks with fp16 communication.
         max_weight_bytes_per_rank: largest total size of the tables of a task, for every rank; the largest drawn tables
             are left out until the others fit.
-        spread_share: share of plans in which tables may be row-wise or data-parallel.
+        spread_share: share of plans in which tables may be row-wise (on several hosts, also table-row-wise) or
+            data-parallel.
         max_replica_bytes: largest size of a data-parallel table.
         seed: seed of all draws.
     """
@@ -142,13 +143,17 @@ def _first_that_fit(tables: Sequence[Table], max_bytes: int) -> Iterator[Table]:
 def _draw_plan(task: ShardingTask, name: str, params: StepPlanParams, rng: np.random.Generator) -> Plan:
     cut_share, shares = rng.choice(_CUT_SHARES), rng.dirichlet(np.full(task.world_size, 3.0))
     spread = rng.choice(("row_wise", "data_parallel", "both")) if rng.random() < params.spread_share else ""
+    on_host = bool(spread) and task.num_hosts > 1 and rng.random() < 0.5
     placed: list[tuple[Shard, int]] = []
     for table in task.tables:
         kind = _type_of(table, task.world_size, spread, params.max_replica_bytes, rng)
         if kind == "data_parallel":
             placed += [(whole(table, "data_parallel"), rank) for rank in range(task.world_size)]
         elif kind == "row_wise":
-            placed += zip(row_shards(table, "row_wise", task.world_size), range(task.world_size), strict=True)
+            count = task.ranks_per_host if on_host else task.world_size
+            first = count * int(rng.integers(task.num_hosts)) if on_host else 0
+            rows = row_shards(table, "table_row_wise" if on_host else "row_wise", count)
+            placed += zip(rows, range(first, first + count), strict=True)
         else:
             pieces = _column_shards(table, rng) if rng.random() < cut_share else [whole(table)]
             placed += [(piece, int(rng.choice(task.world_size, p=shares))) for piece in pieces]
