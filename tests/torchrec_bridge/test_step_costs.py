@@ -83,8 +83,19 @@ def test_the_seed_determines_the_plans(plans):
 
 
 def test_plans_on_more_ranks_than_a_host_has_are_on_several_hosts():
-    tasks = [plan.task for plan in random_plans(pool(), drawing(world_sizes=(2, 4), tasks=1), 2)]
-    assert {(task.world_size, task.num_hosts) for task in tasks} == {(2, 1), (4, 2)}
+    few = drawing(world_sizes=(2, 4), tasks=8, spread_share=1.0, max_tables_per_4_ranks=40)
+    plans = random_plans(pool(), few, 2)
+    assert {(plan.task.world_size, plan.task.num_hosts) for plan in plans} == {(2, 1), (4, 2)}
+    placed = [(plan, shard, rank) for plan in plans for shard, rank in zip(plan.shards, plan.ranks, strict=True)]
+    hosts = {
+        (id(plan), shard.table.name): set() for plan, shard, _ in placed if shard.sharding_type == "table_row_wise"
+    }
+    for plan, shard, rank in placed:
+        if shard.sharding_type == "table_row_wise":
+            hosts[id(plan), shard.table.name].add(rank // 2)
+    assert {len(of_table) for of_table in hosts.values()} == {1}
+    types = {task: {shard.sharding_type for plan, shard, _ in placed if plan.task.num_hosts == task} for task in (1, 2)}
+    assert types[1] == types[2] - {"table_row_wise"} == {"column_wise", "row_wise", "data_parallel"}
 
 
 def test_a_batch_size_that_the_pool_lacks_is_named():
