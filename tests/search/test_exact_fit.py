@@ -39,6 +39,16 @@ def test_one_byte_less_is_proved_impossible(rows):
         assert fit_exactly(one_byte_less, WEIGHTS_AND_OPTIMIZER).impossible
 
 
+def test_narrow_tables_share_the_host_memory_of_the_ranks_exactly():
+    """Tables of 4 columns beside one of 12, of which one rank has room for 8 columns."""
+    widths = {"narrow": 4, "thin": 4, "wide": 12}
+    tables = [Table(name, 1000, width, 1.0, compute_kernel="fused_uvm") for name, width in widths.items()]
+    task = ShardingTask(tables, 2, 16, 2**40, host_memory_bytes=48_000)
+    for host_limits, possible in (([32_000, 48_000], True), ([31_999, 48_000], False)):
+        fit = fit_exactly(task, WEIGHTS_AND_OPTIMIZER, host_limits)
+        assert (fit.shards is not None) == possible == (not fit.impossible)
+
+
 def test_an_integer_program_that_is_too_large_gives_no_answer():
     task = ShardingTask([Table(f"t{i}", 1000, 20, 1.0) for i in range(600)], 4, 16, 12_000_000)
     fit = fit_exactly(task, WEIGHTS_AND_OPTIMIZER)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuroshard_pipeline.search.memory import MemoryModel
-from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, Table, whole
+from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
 #: More shards than any table can have.
@@ -55,11 +55,9 @@ class Unit:
         return memory.table_bytes(task.tables[self.members[0]], width, task)
 
     def host_bytes(self, width: int, task: ShardingTask, memory: MemoryModel) -> int:
-        """Host memory of a shard of the unit that is `width` columns wide."""
-        tables = [task.tables[index] for index in self.members]
-        if len(tables) > 1:
-            return sum(memory.host_bytes(whole(table), task) for table in tables)
-        return memory.host_bytes(Shard(tables[0], 0, width), task) if tables[0].is_in_host_memory else 0
+        """Host memory of a shard of the unit that is `width` columns wide, to which it is proportional."""
+        of_all = sum(memory.host_bytes(whole(task.tables[index]), task) for index in self.members)
+        return of_all if len(self.members) > 1 else of_all * width // self.width
 
 
 def units_of(task: ShardingTask) -> tuple[Unit, ...]:
