@@ -112,3 +112,11 @@ def test_a_program_whose_workers_show_progress_bars_ends_without_warnings():
     )
     assert done.stdout == "[1, 2]\n"
     assert done.stderr == ""
+
+
+def test_workers_that_search_need_no_torch():
+    """The package without extras plans for modelled clusters."""
+    code = "from neuroshard_pipeline.workers.mapping import _set_up; print(_set_up(0, abs, 2)(-1))"
+    without = f"import sys; sys.modules['torch'] = None; {code}"
+    found = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True, check=True)
+    assert found.stdout == "(1, None)\n"

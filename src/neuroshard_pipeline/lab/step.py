@@ -168,12 +168,9 @@ def known_ms(
     job, groups = Job(task, device, network, step_params()), grouped(shards, ranks, task)
     of_module = [[group for group in groups if group.module == module] for module in {group.module for group in groups}]
     us = dict.fromkeys(("input_dist", "module"), np.zeros(task.world_size))
-    for phase in (
-        *(search_of_ids(members, job) for members in of_module),
-        *(_gathering(group, job) for group in groups),
-    ):
-        for work in phase:
-            us[work.part] = us[work.part] + work.us
+    works = [*(search_of_ids(members, job) for members in of_module), *(_gathering(group, job) for group in groups)]
+    for work in (work for each in works for work in each):
+        us[work.part] = us[work.part] + work.us
     for group in groups:
         if group.is_weighted:
             without = replace(group, module=group.module._replace(is_weighted=False))

@@ -3,12 +3,15 @@
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
 from neuroshard_pipeline.errors import NeuroShardError
+from neuroshard_pipeline.host import usable_cores
 from neuroshard_pipeline.workers.local_team import LocalTeam
 from neuroshard_pipeline.workers.params import WorkerParams
 from neuroshard_pipeline.workers.pool import Item, Outcome, Pool
@@ -80,10 +83,11 @@ def _set_up(_: int, function: Callable[[Any], Any], sharing: int | None) -> Call
     `sharing` workers share the host's threads; with None, the threads of each worker are limited already.
     """
     if sharing is not None:
-        import torch  # takes seconds; the server that forks local workers has imported it
-
-        threads = max(1, torch.get_num_threads() // sharing)
-        torch.set_num_threads(threads)
+        threads = max(1, len(usable_cores()) // sharing)
+        if find_spec("torch"):  # an extra, which searches do without; the server that forks local workers imports it
+            torch = import_module("torch")
+            threads = max(1, torch.get_num_threads() // sharing)
+            torch.set_num_threads(threads)
         threadpool_limits(threads)  # of the libraries that NumPy calls; the limit holds for the rest of the process
     tqdm.set_lock(threading.RLock())  # tqdm's own lock is a semaphore, which a worker that is killed would leak
     return partial(_call, function)
