@@ -36,8 +36,10 @@ from neuroshard_pipeline.tables.table import ShardingType
 #: Tasks with more tables times ranks than this are large: their search is limited to the most promising choices.
 _LARGE = 20_000
 
-#: Number of sets of spread tables that are tried.
+#: Number of sets of spread tables from which the search starts. Up to `_MOST_TRIED` times as many are tried, because
+#: the other tables may not fit beside a set.
 _NUM_SETS, _NUM_SETS_IF_LARGE = 8, 3
+_MOST_TRIED = 4
 
 #: Number of starting points from which a beam search runs. In large tasks, it runs from the best one only. In small
 #: tasks (`_SMALL`), it also runs from the best of the further starting points without spread tables, if there is one.
@@ -59,9 +61,6 @@ _MOST_ABOVE_BEST_RESULT = 1.1
 #: In each of at most this many rounds, the type of one table of the cheapest starting point is changed; the second
 #: number is the most changes that are tried in a round.
 _MOST_CHANGES, _NUM_NEIGHBOURS = 6, 8
-
-#: A set is tried only if its estimated cost is at most this multiple of the lowest estimate.
-_MOST_ABOVE_BEST = 1.25
 
 
 @dataclass(frozen=True)
@@ -191,12 +190,8 @@ def _starts(
 
     The placement `given` is one of them.
     """
-    found: list[_Start] = []
     ranked = choice.candidates()
-    limit_ms, most = ranked[0].estimate_ms * _MOST_ABOVE_BEST, _NUM_SETS_IF_LARGE if _is_large(problem) else _NUM_SETS
-    for candidate in _distinct(ranked, limit_ms, most):
-        with suppress(DoesNotFitError):
-            found.append(_start(problem, candidate.types, search))
+    found = _starts_that_fit(problem, ranked, search, _NUM_SETS_IF_LARGE if _is_large(problem) else _NUM_SETS)
     if not found:
         try:
             found = [_with_more_cuts(problem, dict(ranked[0].types), search)]
@@ -218,15 +213,18 @@ def _is_large(problem: Problem) -> bool:
     return _size(problem) > _LARGE
 
 
-def _distinct(ranked: Sequence[Candidate], limit_ms: float, count: int) -> list[Candidate]:
-    """The `count` candidates with the lowest estimates up to `limit_ms`; every two of them `_differ`."""
-    chosen: list[Candidate] = []
-    for candidate in ranked:
-        if candidate.estimate_ms > limit_ms or len(chosen) == count:
+def _starts_that_fit(problem: Problem, ranked: Sequence[Candidate], search: SearchParams, count: int) -> list[_Start]:
+    """Starting points at the `count` candidates with the lowest estimates that fit; every two of them `_differ`."""
+    found: list[_Start] = []
+    tried: list[Mapping[str, ShardingType]] = []
+    for types in (candidate.types for candidate in ranked):
+        if len(found) == count or len(tried) == count * _MOST_TRIED:
             break
-        if all(_differ(candidate.types, other.types) for other in chosen):
-            chosen.append(candidate)
-    return chosen
+        if types not in tried and all(_differ(types, start.spread.types) for start in found):
+            tried.append(types)
+            with suppress(DoesNotFitError):
+                found.append(_start(problem, types, search))
+    return found
 
 
 def _differ(types: Mapping[str, ShardingType], others: Mapping[str, ShardingType]) -> bool:
