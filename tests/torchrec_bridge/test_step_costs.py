@@ -138,14 +138,17 @@ def test_steps_of_a_single_task_are_refused(plans, models):
 
 
 def steps_with(plans: list[Plan], models: CostModels, noise: float) -> pd.DataFrame:
-    """Measurements of a machine whose steps cost what `models` predict, up to some noise."""
+    """Measurements of a machine whose steps cost what `models` predict, up to some noise.
+
+    All ranks wait for the slowest input dist.
+    """
     rng = np.random.default_rng(0)
     rows = []
     for plan in plans:
         cost = priced(plan, models).predicted
         step_ms = cost.embedding_cost_ms * np.exp(noise * rng.normal())
-        for rank, input_dist_ms in enumerate(cost.input_dist_ms):
-            measured = input_dist_ms * np.exp(noise * rng.normal())
+        for rank in range(plan.task.world_size):
+            measured = max(cost.input_dist_ms) * np.exp(noise * rng.normal())
             rows.append({"task_id": plan.task.task_id, "sharder": plan.sharder, "rank": rank, "step_ms": step_ms})
             rows[-1]["input_dist_ms"] = measured
     return pd.DataFrame(rows)

@@ -30,7 +30,7 @@ from neuroshard_pipeline.tables.step_work import QUANTITIES, rank_work
 _FOLDS = 4
 #: Number of fits. Each fit uses the slowest ranks and their waits under the prices of the fit before.
 _FITS = 3
-
+_INDEX = {name: index for index, name in enumerate(QUANTITIES)}
 PricesOfParts = dict[str, dict[str, float]]
 _UNPRICED: PricesOfParts = {part: dict.fromkeys(names, 0.0) for part, names in PARTS.items()}
 
@@ -91,9 +91,13 @@ class StepData:
         return replace(self, parts=parts, **{name: getattr(self, name)[plans] for name in names})
 
     @property
-    def has_input_dist(self) -> NDArray[np.bool_]:
-        """Whether a rank has an input dist, (P, W)."""
-        return np.asarray(self.work[:, :, list(QUANTITIES).index("groups")] > 0)
+    def receivers(self) -> tuple[IntArray, IntArray]:
+        """The plans with an input dist, and the rank of each that receives most ids.
+
+        The other ranks wait for this rank, so their measured input dists do not show what their own ids cost.
+        """
+        plans = np.flatnonzero(self.work[:, 0, _INDEX["groups"]] > 0)
+        return plans, self.work[plans, :, _INDEX["ids"]].argmax(axis=1)
 
     def rank_ms(self, prices: PricesOfParts) -> FloatArray:
         """Predicted step of every rank, (P, W)."""
@@ -118,10 +122,9 @@ def fit_step_costs(
 ) -> tuple[StepCostModel, Metrics]:
     """Fit prices to measured steps; the cost models predict lookups, all-to-alls and reductions.
 
-    The prices of the input dist are fitted to its measured time. Those of the module and of dense gradients are fitted
-    to the rest of the whole step: the step of the slowest rank without its predicted lookups, all-to-alls, reductions
-    and input dist. The measured parts of a rank contain waiting for other ranks, so these prices cannot be fitted to
-    these parts.
+    The prices of the input dist are fitted to its measured time on `StepData.receivers`; those of the module and of
+    dense gradients to the step of the slowest rank without its predicted lookups, all-to-alls, reductions and input
+    dist. The measured parts of a rank contain waiting for other ranks, so prices cannot be fitted to these parts.
 
     Returns:
         The model, and metrics by number of ranks: the relative errors of whole steps and of input dists of held-out
@@ -147,10 +150,10 @@ def _fit(data: StepData) -> PricesOfParts:
     """Prices of all parts."""
     from scipy.optimize import nnls  # imported late: this takes a third of a second
 
-    used = data.has_input_dist
-    found = dict(_UNPRICED) | {"input_dist": fit_prices("input_dist", data.work[used], data.input_dist_ms[used])}
+    found, at = dict(_UNPRICED), data.receivers
+    found["input_dist"] = fit_prices("input_dist", data.work[at], data.input_dist_ms[at])
     names = [*PARTS["module"], *PARTS["dense"]]
-    index = [list(QUANTITIES).index(name) for name in names]
+    index = [_INDEX[name] for name in names]
     plan, fitted = np.arange(len(data.step_ms)), np.zeros(len(names))
     for _ in range(_FITS):
         rank_ms = data.rank_ms(found)
@@ -196,20 +199,20 @@ def _metrics(data: StepData, predicted: Prediction) -> Metrics:
         error, ratio = np.median(np.abs(ratios - 1)), np.median(ratios)
         return {"median_error": float(error), "median_ratio": float(ratio), "n_plans": len(data.step_ms)}
 
-    used = data.has_input_dist
+    at = data.receivers
     return {
         "step": summary(predicted.step_ms / data.step_ms),
-        "input_dist": summary(predicted.input_dist_ms[used] / data.input_dist_ms[used]),
+        "input_dist": summary(predicted.input_dist_ms[at] / data.input_dist_ms[at]),
         "step_without_prices": summary(data.rank_ms(_UNPRICED).max(axis=1) / data.step_ms),
     }
 
 
 def _errors(data: StepData, predicted: Prediction) -> dict[str, float]:
     """Mean relative errors; `module` is the sum of the steps' errors / the sum of predicted module and dense costs."""
-    used = data.has_input_dist
+    at = data.receivers
     off = np.abs(predicted.step_ms - data.step_ms)
     return {
         "step": float(np.mean(off / data.step_ms)),
-        "input_dist": float(np.mean(np.abs(predicted.input_dist_ms[used] / data.input_dist_ms[used] - 1))),
+        "input_dist": float(np.mean(np.abs(predicted.input_dist_ms[at] / data.input_dist_ms[at] - 1))),
         "module": float(off.sum() / max(predicted.module_ms.max(axis=1).sum(), 1e-9)),
     }
