@@ -10,6 +10,9 @@ module's own work and all waits. It prints, for each folder:
   measured step, so that the parts' shares add up to the error of the step;
 - by sharding type: the plans in which it holds at least a tenth of the columns, and the median ratio of their predicted
   to their measured step;
+- by rival: what `neuroshard_plus` costs compared with it (mean over tasks of the ratio, minus 1, in percent), measured with
+  a 95 % bootstrap interval, and predicted; beside it, the largest of the measured ratios;
+- the median error of predicted steps, that of predicted ratios to `neuroshard_plus`, and Kendall's tau, a mean over tasks;
 - by rival and part: what `neuroshard_plus` saves, by prediction and by measurement, in percent of the rival's measured
   step; means over tasks.
 
@@ -23,11 +26,15 @@ from pathlib import Path
 
 import pandas as pd
 
+from neuroshard_pipeline.cost_models.metrics import kendall_tau
+from neuroshard_pipeline.evaluation.comparison import Bootstrap
+
 KEYS = ["task_id", "sharder"]
 OURS = "neuroshard_plus"
 KINDS = ("predicted", "measured")
 SPANS = {"lookups": "compute", "input dist": "input_dist", "step": "step"}
 LEAST_SHARE = 0.1
+BOOTSTRAP = Bootstrap(0.95, 10_000, 0)
 
 
 def newest(folder: Path, name: str) -> pd.DataFrame:
@@ -66,6 +73,33 @@ def types_table(plans: pd.DataFrame, shards: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({name: {"plans": len(of), "predicted / measured": of.median()} for name, of in own.items()}).T
 
 
+def ratios_of(plans: pd.DataFrame) -> pd.DataFrame:
+    """Predicted and measured step of `neuroshard_plus`, divided by that of every rival on the same task."""
+    steps = plans.xs("step", axis=1, level=1)
+    ours = steps.xs(OURS, level="sharder").reindex(steps.index.get_level_values("task_id")).set_index(steps.index)
+    return (ours / steps).drop(index=OURS, level="sharder").dropna()
+
+
+def ratios_table(ratios: pd.DataFrame) -> pd.DataFrame:
+    """What `neuroshard_plus` costs compared with every rival, in percent."""
+    found = {}
+    for sharder, of in ratios.groupby("sharder"):
+        mean = BOOTSTRAP.mean(of["measured"].to_numpy())
+        shares = {"measured": mean.value, "low": mean.low, "high": mean.high, "predicted": of["predicted"].mean()}
+        found[sharder] = {name: 100 * (ratio - 1) for name, ratio in (shares | {"worst": of["measured"].max()}).items()}
+        found[sharder]["tasks"] = len(of)
+    return pd.DataFrame(found).T
+
+
+def accuracy_table(plans: pd.DataFrame, ratios: pd.DataFrame) -> pd.DataFrame:
+    """Median errors of predicted steps and of predicted ratios, and the mean tau of the tasks."""
+    steps = plans.xs("step", axis=1, level=1)
+    off = {"step": steps["predicted"] / steps["measured"], "ratio": ratios["predicted"] / ratios["measured"]}
+    found = {f"error of a {name}": (of - 1).abs().median() for name, of in off.items()}
+    taus = [kendall_tau(of["measured"], of["predicted"]) for _, of in steps.groupby("task_id")]
+    return pd.DataFrame({"value": found | {"tau": sum(taus) / len(taus)}})
+
+
 def gains_table(plans: pd.DataFrame) -> pd.DataFrame:
     """Predicted and measured savings by part and rival."""
     ours, found = plans.xs(OURS, level="sharder"), {}
@@ -82,9 +116,10 @@ def main() -> None:
     for folder in parser.parse_args().folders:
         costs = newest(folder, "truth_plan_costs.parquet")
         plans = parts_of(costs)
-        tables = [parts_table(plans), types_table(plans, newest(folder, "truth_plans.parquet")), gains_table(plans)]
+        ratios, shards = ratios_of(plans), newest(folder, "truth_plans.parquet")
+        tables = [parts_table(plans), types_table(plans, shards), ratios_table(ratios), accuracy_table(plans, ratios)]
         print(f"\n{folder}: {costs['rank'].max() + 1} ranks, {plans.index.unique('task_id').size} tasks")
-        for table, digits in zip(tables, (3, 3, 1), strict=True):
+        for table, digits in zip([*tables, gains_table(plans)], (3, 3, 1, 3, 1), strict=True):
             print(f"\n{table.round(digits).to_string()}")
 
 
