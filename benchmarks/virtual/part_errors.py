@@ -10,9 +10,9 @@ module's own work and all waits. It prints, for each folder:
   measured step, so that the parts' shares add up to the error of the step;
 - by sharding type: the plans in which it holds at least a tenth of the columns, and the median ratio of their predicted
   to their measured step;
-- by rival: what `neuroshard_plus` costs compared with it (mean over tasks of the ratio, minus 1, in percent), measured with
-  a 95 % bootstrap interval, and predicted; beside it, the largest of the measured ratios;
-- the median error of predicted steps, that of predicted ratios to `neuroshard_plus`, and Kendall's tau, a mean over tasks;
+- by rival: what `neuroshard_plus` costs compared with it (mean over tasks of the ratio, minus 1, in percent), measured
+  with a 95 % bootstrap interval, and predicted; beside it, the largest of the measured ratios;
+- the median error of predicted steps, that of predicted ratios to `neuroshard_plus`, and Kendall's tau (mean of tasks);
 - by rival and part: what `neuroshard_plus` saves, by prediction and by measurement, in percent of the rival's measured
   step; means over tasks.
 
