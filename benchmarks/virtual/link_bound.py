@@ -5,8 +5,8 @@ r"""How far are steps on virtual ranks above the bytes between hosts and the com
 Reads the newest tasks, plans and step records of `truth`. For every sharder, it prints means over tasks: the measured
 step, its computation, transfers and waits (means over ranks), and how long the bytes between hosts (`search.volumes`)
 take if the cards of all hosts always send. The last row is a rough lower bound. It adds the least computation of all
-sharders to the time of the fewest bytes: every table has the sharding type with the fewest bytes between hosts, whatever
-its memory, balance and latencies.
+sharders to the time of the fewest bytes: every table has the sharding type with the fewest bytes between hosts,
+whatever its memory, balance and latencies.
 """
 
 from __future__ import annotations
