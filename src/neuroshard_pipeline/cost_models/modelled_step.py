@@ -91,7 +91,8 @@ def modelled_step_model(
 
 def _prices(part: str, samples: StepSamples) -> dict[str, float]:
     chosen = (samples.cost_ms[part] > 0) & (samples.plan % _HELD_OUT > 0)
-    return fit_prices(part, samples.work[chosen] * _FITTED, samples.cost_ms[part][chosen])
+    cost_ms = samples.cost_ms[part][chosen]
+    return fit_prices(PARTS[part], samples.work[chosen] * _FITTED, cost_ms, cost_ms)
 
 
 def _error(part: str, prices: Mapping[str, float], samples: StepSamples) -> float:

@@ -7,7 +7,7 @@ a modelled cluster, both are fitted to the formulas of the package `lab`.
 Shapes: N measured ranks, Q quantities of work.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -122,18 +122,20 @@ class StepCostModel:
         )
 
 
-def fit_prices(part: str, work: FloatArray, measured_ms: FloatArray) -> dict[str, float]:
-    """Prices of one part that minimise the sum of squared relative errors; no price is negative.
+def fit_prices(
+    names: Sequence[str], work: FloatArray, cost_ms: FloatArray, relative_to_ms: FloatArray
+) -> dict[str, float]:
+    """Prices that minimise the sum of squared relative errors; no price is negative.
 
     Args:
-        part: one of `PARTS`.
+        names: the quantities that have prices.
         work: work of N measured ranks, (N, Q).
-        measured_ms: measured ms of the part, above 0, (N,).
+        cost_ms: what the work costs, (N,).
+        relative_to_ms: what the errors are divided by, above 0, (N,).
     """
     from scipy.optimize import nnls  # imported late: this takes a third of a second
 
-    names = PARTS[part]
     columns = work[:, [list(QUANTITIES).index(name) for name in names]]
     scale = np.maximum(columns.max(axis=0), 1e-12)
-    prices, _ = nnls(columns / scale / measured_ms[:, None], np.ones(len(work)))
+    prices, _ = nnls(columns / scale / relative_to_ms[:, None], cost_ms / relative_to_ms)
     return {name: float(price) for name, price in zip(names, prices / scale, strict=True)}

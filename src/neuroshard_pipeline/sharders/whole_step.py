@@ -129,15 +129,11 @@ def _searched_placement(
         further = [start for start in starts[_NUM_SEARCHED:] if not start.spread.types]
         searched += [_searched(start, search) for start in further[:1]]
         searched = _worth_improving(problem, searched)
-    improved = [(start, _improved(start, states, local, rng)) for start, states in searched]
-    best, states = _cheapest(problem, improved)
-    return _placement(problem, best, states)
-
-
-def _improved(
-    start: _Start, states: list[PlacedState], local: LocalSearchParams, rng: np.random.Generator
-) -> list[PlacedState]:
-    return states if start.columns is None else local_search(states[0], start.columns, local, rng)
+    improved = [
+        (start, states if start.columns is None else local_search(states[0], start.columns, local, rng))
+        for start, states in searched
+    ]
+    return _placement(problem, *_cheapest(problem, improved))
 
 
 def _searched(start: _Start, search: SearchParams) -> tuple[_Start, list[PlacedState]]:
