@@ -16,7 +16,8 @@ module's own work and all waits. It prints, for each folder:
 - by rival and part: what `neuroshard_plus` saves, by prediction and by measurement, in percent of the rival's measured
   step; means over tasks.
 
-Lookups and input dist are means over ranks.
+Lookups and input dist are means over ranks. A measured input dist contains waiting for the rank that receives most ids;
+by prediction, this wait is in the `rest`.
 """
 
 from __future__ import annotations
