@@ -65,8 +65,9 @@ def main() -> None:
     arguments = parser.parse_args()
     folder, gbit = arguments.folder, arguments.gbit
     costs, shards = (newest(folder, f"truth_plan{name}.parquet") for name in ("_costs", "s"))
-    newest_tasks = pd.read_parquet(max((folder / "03_primary/truth_tasks.parquet").rglob("*.parquet")))
-    tasks = {task.task_id: task for task in tasks_from_frame(newest_tasks)}
+    drawn = map(pd.read_parquet, sorted((folder / "03_primary/truth_tasks.parquet").rglob("*.parquet"), reverse=True))
+    of_plans = next(frame for frame in drawn if set(shards["task_id"]) <= set(frame["task_id"]))
+    tasks = {task.task_id: task for task in tasks_from_frame(of_plans)}
     found = measured_parts(folder, costs)
     of_plan = {key: shards_from_frame(rows, tasks[key[0]]) for key, rows in shards.groupby(KEYS)}
     found["between hosts"] = [link_ms(tasks[key[0]], *of_plan[key], gbit) for key in found.index]
