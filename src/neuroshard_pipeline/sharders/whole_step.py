@@ -7,10 +7,11 @@ into column blocks and moves the blocks. The last ones balance both halves of th
 of single tables (`search.polish`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 
 import numpy as np
 
@@ -20,7 +21,6 @@ from neuroshard_pipeline.search.halves import balanced_halves
 from neuroshard_pipeline.search.host_blocks import improved_on_hosts
 from neuroshard_pipeline.search.host_load import host_loads_ms
 from neuroshard_pipeline.search.local_search import local_search
-from neuroshard_pipeline.search.models import COST_UNITS_PER_MS
 from neuroshard_pipeline.search.params import LocalSearchParams, SearchParams
 from neuroshard_pipeline.search.placement import PlacedState, placed_state
 from neuroshard_pipeline.search.plan import Placement
@@ -71,13 +71,13 @@ class _Start:
         spread: the spread tables and their shards.
         columns: the problem of the other tables; None if there are none.
         state: a placement of the other tables, whole or split by columns; None if there are none.
-        cost: predicted cost, in units of 1e-9 ms.
+        cost_ms: predicted cost.
     """
 
     spread: Spread
     columns: Problem | None
     state: PlacedState | None
-    cost: float
+    cost_ms: float
 
 
 def whole_step_placement(
@@ -122,48 +122,40 @@ def _searched_placement(
     is_large = _is_large(problem)
     if not is_large:
         starts = _refined(problem, choice, starts, search)
-    searched = [_searched(start, search) for start in starts[: 1 if is_large else _NUM_SEARCHED]]
+    searched = [_searched(problem, start, search) for start in starts[: 1 if is_large else _NUM_SEARCHED]]
     if _size(problem) > _SMALL:
-        searched = [_cheapest(problem, searched)]
+        searched = _in_order(searched)[:1]
     else:
         further = [start for start in starts[_NUM_SEARCHED:] if not start.spread.types]
-        searched += [_searched(start, search) for start in further[:1]]
-        searched = _worth_improving(problem, searched)
-    improved = [
-        (start, states if start.columns is None else local_search(states[0], start.columns, local, rng))
-        for start, states in searched
-    ]
-    return _placement(problem, *_cheapest(problem, improved))
+        searched += [_searched(problem, start, search) for start in further[:1]]
+    return _placement(problem, min(_improved(problem, searched, local, rng), key=lambda start: start.cost_ms))
 
 
-def _searched(start: _Start, search: SearchParams) -> tuple[_Start, list[PlacedState]]:
-    return start, [] if start.columns is None else beam_search(start.columns, search, start.state)
+def _searched(problem: Problem, start: _Start, search: SearchParams) -> _Start:
+    """The cheapest state that a beam search finds from a starting point."""
+    if start.columns is None:
+        return start
+    return _priced(problem, start.spread, start.columns, beam_search(start.columns, search, start.state)[0])
 
 
-def _placement(problem: Problem, start: _Start, states: Sequence[PlacedState]) -> Placement:
-    """The placement of all tables, the column-wise ones as in the first of `states`."""
-    found = None if start.columns is None else start.columns.placement(states[0].kinds, states[0].ranks)
+def _improved(
+    problem: Problem, found: Sequence[_Start], local: LocalSearchParams, rng: np.random.Generator
+) -> Iterator[_Start]:
+    """What a local search makes of those that cost at most `_MOST_ABOVE_BEST_RESULT` times the cheapest."""
+    limit_ms = min(start.cost_ms for start in found) * _MOST_ABOVE_BEST_RESULT
+    for start in _in_order([start for start in found if start.cost_ms <= limit_ms]):
+        if start.columns is None or start.state is None:
+            yield start
+        else:
+            state = local_search(start.state, start.columns, local, rng)[0]
+            yield _priced(problem, start.spread, start.columns, state)
+
+
+def _placement(problem: Problem, start: _Start) -> Placement:
+    """The placement of all tables."""
+    columns, state = start.columns, start.state
+    found = None if columns is None or state is None else columns.placement(state.kinds, state.ranks)
     return joined(problem, found, start.spread)
-
-
-def _worth_improving(
-    problem: Problem, found: list[tuple[_Start, list[PlacedState]]]
-) -> list[tuple[_Start, list[PlacedState]]]:
-    """The results that cost at most `_MOST_ABOVE_BEST_RESULT` times the cheapest; of equal costs, only the first."""
-    costs_ms = [placement_cost_ms(problem, _placement(problem, *entry)) for entry in found]
-    limit_ms = min(costs_ms) * _MOST_ABOVE_BEST_RESULT
-    return [
-        entry
-        for place, entry in enumerate(found)
-        if costs_ms.index(costs_ms[place]) == place and costs_ms[place] <= limit_ms
-    ]
-
-
-def _cheapest(problem: Problem, found: list[tuple[_Start, list[PlacedState]]]) -> tuple[_Start, list[PlacedState]]:
-    """The result whose first state is cheapest."""
-    if len(found) == 1:
-        return found[0]
-    return min(found, key=lambda entry: placement_cost_ms(problem, _placement(problem, *entry)))
 
 
 def _refined(problem: Problem, choice: SpreadChoice, starts: list[_Start], search: SearchParams) -> list[_Start]:
@@ -173,9 +165,9 @@ def _refined(problem: Problem, choice: SpreadChoice, starts: list[_Start], searc
         for candidate in choice.neighbours(starts[0].spread.types)[:_NUM_NEIGHBOURS]:
             with suppress(DoesNotFitError):
                 tried.append(_start(problem, candidate.types, search))
-        if not tried or min(start.cost for start in tried) >= starts[0].cost:
+        if not tried or min(start.cost_ms for start in tried) >= starts[0].cost_ms:
             break
-        starts = sorted([*starts, *tried], key=lambda start: start.cost)
+        starts = _in_order([*starts, *tried])
     return starts
 
 
@@ -190,15 +182,24 @@ def _starts(
     found = _starts_that_fit(problem, ranked, search, _NUM_SETS_IF_LARGE if _is_large(problem) else _NUM_SETS)
     if not found:
         try:
-            found = [_with_more_cuts(problem, dict(ranked[0].types), search)]
+            fewest = min(ranked, key=lambda candidate: len(candidate.types))
+            found = [_with_more_cuts(problem, fewest.types, search)]
         except DoesNotFitError:
             if given is None:
                 raise
     if given is not None:
         found.append(_start_at(problem, given))
-    found.sort(key=lambda start: start.cost)
-    split = [part for start in found[: 1 if _is_large(problem) else len(found)] for part in _presplit(start, search)]
-    return sorted([*found, *split], key=lambda start: start.cost)
+    found = _in_order(found)
+    presplit = [_presplit(problem, start, search) for start in found[: 1 if _is_large(problem) else len(found)]]
+    return _in_order([*found, *chain(*presplit)])
+
+
+def _in_order(starts: Sequence[_Start]) -> list[_Start]:
+    """The starting points in ascending order of cost; of equal costs, only the first."""
+    found: dict[float, _Start] = {}
+    for start in sorted(starts, key=lambda start: start.cost_ms):
+        found.setdefault(round(start.cost_ms, 9), start)
+    return list(found.values())
 
 
 def _size(problem: Problem) -> int:
@@ -235,51 +236,47 @@ def _start(problem: Problem, types: Mapping[str, ShardingType], search: SearchPa
     assert step is not None, "the caller has checked that the models price whole steps"
     spread = spread_tables(types, problem.task, problem.memory, partial(host_loads_ms, problem, step))
     columns = column_problem(problem, spread)
-    if columns is None:
-        cost_ms = placement_cost_ms(problem, joined(problem, None, spread))
-        return _Start(spread, None, None, cost_ms * COST_UNITS_PER_MS)
-    state = first_state(columns, search)
-    return _Start(spread, columns, state, state.cost)
+    return _priced(problem, spread, columns, None if columns is None else first_state(columns, search))
+
+
+def _priced(problem: Problem, spread: Spread, columns: Problem | None, state: PlacedState | None) -> _Start:
+    start = _Start(spread, columns, state, 0.0)
+    return replace(start, cost_ms=placement_cost_ms(problem, _placement(problem, start)))
 
 
 def _start_at(problem: Problem, placement: Placement) -> _Start:
     """The starting point at a placement."""
     spread = spread_of(placement)
-    columns = column_problem(problem, spread)
-    if columns is None:
-        return _Start(spread, None, None, placement_cost_ms(problem, placement) * COST_UNITS_PER_MS)
-    kinds, ranks = columns.kinds_of(column_part(placement))
-    state = placed_state(kinds, ranks.tolist(), columns)
-    return _Start(spread, columns, state, state.cost)
+    columns, state = column_problem(problem, spread), None
+    if columns is not None:
+        kinds, ranks = columns.kinds_of(column_part(placement))
+        state = placed_state(kinds, ranks.tolist(), columns)
+    return _Start(spread, columns, state, placement_cost_ms(problem, placement))
 
 
-def _presplit(start: _Start, search: SearchParams) -> list[_Start]:
+def _presplit(problem: Problem, start: _Start, search: SearchParams) -> list[_Start]:
     """Starting points with the same spread tables as `start`, in which the other tables are split beforehand."""
-    if start.columns is None:
-        return []
-    states = presplit_states(start.columns, search)
-    return [replace(start, state=state, cost=state.cost) for state in states]
+    states = [] if start.columns is None else presplit_states(start.columns, search)
+    return [_priced(problem, start.spread, start.columns, state) for state in states]
 
 
-def _with_more_cuts(problem: Problem, types: dict[str, ShardingType], search: SearchParams) -> _Start:
+def _with_more_cuts(problem: Problem, types: Mapping[str, ShardingType], search: SearchParams) -> _Start:
     """The starting point in which the rows of more tables are cut, the largest first, until all others fit.
 
-    Args:
-        problem: the problem of all tables.
-        types: spread tables, beside which the other tables do not fit; the types of more tables are added.
-        search: parameters of the search.
+    Tables whose row shards have no room on some rank stay as they are. Beside the tables in `types`, the others do not
+    fit.
 
     Raises:
         DoesNotFitError: cutting rows does not help.
     """
     task = problem.task
     uncut = (table for table in task.tables if types.get(table.name, "data_parallel") == "data_parallel")
-    largest = sorted(uncut, key=lambda table: -table.weight_bytes)
-    for table in largest:
+    for table in sorted(uncut, key=lambda table: -table.weight_bytes):
         cut = best_cut(table, usable_types(table, problem), task, problem.memory)
         if cut is None:
             continue
-        types[table.name] = cut
         with suppress(DoesNotFitError):
+            spread_tables({**types, table.name: cut}, task, problem.memory)
+            types = {**types, table.name: cut}
             return _start(problem, types, search)
     return _start(problem, types, search)
