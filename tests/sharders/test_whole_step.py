@@ -108,6 +108,29 @@ def test_tables_that_fragment_the_memory_are_cut_until_all_fit():
     assert "row_wise" in types_of(plan_of(task, step_models())).values()
 
 
+def test_tables_whose_row_shards_have_no_room_stay_whole_while_others_are_cut():
+    sizes = {"t0": (106_021, 8), "giant": (346_605, 16), "wide": (62_142, 32), "small": (53, 8)}
+    tables = [Table(name, rows, dim, 4.0, pooling="none", data_type="fp16") for name, (rows, dim) in sizes.items()]
+    memory = (8_257_210, 5_258_200, 7_475_868)  # if all rows were cut, the rank in the middle would be too small
+    task = ShardingTask(tables, 3, 17_172, memory, optimizer="rowwise_adagrad", local_world_size=1)
+    assert types_of(plan_of(task, step_models())) == dict.fromkeys(sizes, "column_wise") | dict.fromkeys(
+        ("t0", "giant"), "row_wise"
+    )
+
+
+def test_sets_of_spread_tables_that_do_not_fit_take_no_place_of_others():
+    rows = [15, 5130, 3338, 709, 167, 13342, 743, 457, 118856, 693, 34846]
+    lengths = [26.8, 0.34, 0.29, 2.1, 0.3, 0.22, 1.6, 0.54, 0.59, 0.73, 4.4]
+    tables = [
+        Table(f"t{i}", *each, data_type="fp16") for i, each in enumerate(zip(rows, [4] * 11, lengths, strict=True))
+    ]
+    task = ShardingTask(tables, 7, 45_682, 1_200_000, optimizer="adam", local_world_size=1)
+    problem, models = Problem(task, load_cost_models("h100"), WEIGHTS_AND_OPTIMIZER), load_cost_models("h100")
+    types = {table.name: "row_wise" if table.num_embeddings > 1000 else "data_parallel" for table in tables}
+    rival = joined(problem, None, spread_tables(types, task, WEIGHTS_AND_OPTIMIZER))
+    assert plan_of(task, models).predicted_cost_ms <= placement_cost_ms(problem, rival)
+
+
 def test_constraints_on_types_are_kept():
     tables = random_tables(np.random.default_rng(5), 10)
     task = ShardingTask(tables, 4, 4096, 2**40, constraints=Constraints(sharding_types=["column_wise"]))
