@@ -90,8 +90,8 @@ def whole_step_placement(
     """The placement of lowest predicted cost that the search finds; none of the placements `given` is cheaper.
 
     The local search minimises the sum of both halves of a step, without waits between them. Except in large tasks,
-    `search.host_blocks` and `search.halves` improve the placement further; in tiny tasks, `search.polish` does, too.
-    The search also starts from the cheapest of the placements `given`.
+    `search.host_blocks` and `search.halves` improve the placement further. In tiny tasks, `search.polish` does, too,
+    and the two best results are improved. The search also starts from the cheapest of the placements `given`.
 
     Raises:
         DoesNotFitError: no way to shard the tables was found that fits the memory of the ranks.
@@ -99,12 +99,13 @@ def whole_step_placement(
     """
     price = partial(placement_cost_ms, problem)
     best_given = min((each for each in given if problem.fits_host_memory(each)), key=price, default=None)
-    found = _searched_placement(problem, search, local, rng, best_given)
+    found = _searched_placements(problem, search, local, rng, best_given)
     if not _is_large(problem):
-        found = _improved_step(problem, found)
-    if best_given is not None and price(best_given) < price(found):
+        found = [_improved_step(problem, each) for each in found[: 2 if _size(problem) <= _TINY else 1]]
+    best = min(found, key=price)
+    if best_given is not None and price(best_given) < price(best):
         return best_given if _is_large(problem) else _improved_step(problem, best_given)
-    return found
+    return best
 
 
 def _improved_step(problem: Problem, placement: Placement) -> Placement:
@@ -112,9 +113,9 @@ def _improved_step(problem: Problem, placement: Placement) -> Placement:
     return polished(problem, found, usable_types) if _size(problem) <= _TINY else found
 
 
-def _searched_placement(
+def _searched_placements(
     problem: Problem, search: SearchParams, local: LocalSearchParams, rng: np.random.Generator, given: Placement | None
-) -> Placement:
+) -> list[Placement]:
     step = problem.models.step
     assert step is not None, "the caller has checked that the models price whole steps"
     choice = SpreadChoice(problem, step, usable_types)
@@ -128,7 +129,7 @@ def _searched_placement(
     else:
         further = [start for start in starts[_NUM_SEARCHED:] if not start.spread.types]
         searched += [_searched(problem, start, search) for start in further[:1]]
-    return _placement(problem, min(_improved(problem, searched, local, rng), key=lambda start: start.cost_ms))
+    return [_placement(problem, start) for start in _in_order(list(_improved(problem, searched, local, rng)))]
 
 
 def _searched(problem: Problem, start: _Start, search: SearchParams) -> _Start:
@@ -141,10 +142,10 @@ def _searched(problem: Problem, start: _Start, search: SearchParams) -> _Start:
 def _improved(
     problem: Problem, found: Sequence[_Start], local: LocalSearchParams, rng: np.random.Generator
 ) -> Iterator[_Start]:
-    """What a local search makes of those that cost at most `_MOST_ABOVE_BEST_RESULT` times the cheapest."""
+    """What a local search makes of those that cost at most `_MOST_ABOVE_BEST_RESULT` times the cheapest; the others."""
     limit_ms = min(start.cost_ms for start in found) * _MOST_ABOVE_BEST_RESULT
-    for start in _in_order([start for start in found if start.cost_ms <= limit_ms]):
-        if start.columns is None or start.state is None:
+    for start in _in_order(found):
+        if start.columns is None or start.state is None or start.cost_ms > limit_ms:
             yield start
         else:
             state = local_search(start.state, start.columns, local, rng)[0]
