@@ -40,7 +40,10 @@ BOOTSTRAP = Bootstrap(0.95, 10_000, 0)
 
 def newest(folder: Path, name: str) -> pd.DataFrame:
     """The newest version of a data set."""
-    return pd.read_parquet(max((folder / "07_model_output" / name).rglob("*.parquet")))
+    versions = sorted((folder / "07_model_output" / name).rglob("*.parquet"))
+    if not versions:
+        raise SystemExit(f"{folder}: no {name}; run first: kedro run --env virtual --pipeline truth")
+    return pd.read_parquet(versions[-1])
 
 
 def parts_of(costs: pd.DataFrame) -> pd.DataFrame:
