@@ -142,7 +142,7 @@ def _searched(problem: Problem, start: _Start, search: SearchParams) -> _Start:
 def _improved(
     problem: Problem, found: Sequence[_Start], local: LocalSearchParams, rng: np.random.Generator
 ) -> Iterator[_Start]:
-    """What a local search makes of those that cost at most `_MOST_ABOVE_BEST_RESULT` times the cheapest; the others."""
+    """All results; a local search has improved those within `_MOST_ABOVE_BEST_RESULT` times the lowest cost."""
     limit_ms = min(start.cost_ms for start in found) * _MOST_ABOVE_BEST_RESULT
     for start in _in_order(found):
         if start.columns is None or start.state is None or start.cost_ms > limit_ms:
