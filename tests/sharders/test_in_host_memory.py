@@ -16,7 +16,8 @@ from neuroshard_pipeline.cost_models.caveats import host_memory
 from neuroshard_pipeline.cost_models.models import load_cost_models
 from neuroshard_pipeline.errors import DoesNotFitError, memory_text
 from neuroshard_pipeline.search.changes import rejected_changes
-from neuroshard_pipeline.search.host_memory import host_memory_tasks
+from neuroshard_pipeline.search.host_memory import LOAD_FACTORS, host_memory_tasks
+from neuroshard_pipeline.search.params import default_memory
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.sharders.base import SharderSettings
@@ -183,3 +184,18 @@ def test_caveats_state_the_traffic_and_whether_it_is_priced():
     (priced,) = host_memory(task, load_cost_models("h100").step)
     assert "modelled: table 'a' in host memory: all ranks together read" in priced
     assert list(host_memory(tight_task(), step_models().step)) == []
+
+
+@pytest.mark.parametrize("embedding_dim", [128, 256])
+def test_no_cache_could_be_larger_in_the_memory_that_a_plan_leaves_free(embedding_dim):
+    """The search chooses caches before it places tables, as if the memory of all ranks were one."""
+    tables, size = [Table("large", 1000, embedding_dim, 8.0), Table("small", 100, 4, 2.0)], 4000 * embedding_dim
+    models, task = load_cost_models("h200"), ShardingTask(tables, 3, 12_000, 3 * size // 10, host_memory_bytes=size)
+    plan = shard(task, models)
+    large, small = plan.task.tables
+    assert large.compute_kernel == "fused_uvm_caching"
+    for load_factor in (factor for factor in LOAD_FACTORS if factor > large.cache_load_factor):
+        larger = replace(large, cache_load_factor=load_factor)
+        shards = tuple(replace(s, table=larger) if s.table == large else s for s in plan.shards)
+        problem = Problem(replace(plan.task, tables=[larger, small]), models, default_memory())
+        assert not problem.allows(Placement(shards, plan.ranks))

@@ -17,6 +17,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from neuroshard_pipeline.search.memory import MemoryModel
+from neuroshard_pipeline.search.plan import Placement
+from neuroshard_pipeline.search.price import placement_cost_ms
+from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.units import units_of
 from neuroshard_pipeline.tables.host_memory import host_link_bytes
 from neuroshard_pipeline.tables.table import COMPUTE_KERNELS, DEFAULT_CACHE_LOAD_FACTOR, Table, whole
@@ -66,6 +69,23 @@ def host_memory_tasks(task: ShardingTask, memory: MemoryModel) -> list[ShardingT
         whole_on_no_rank = {number for number, of in enumerate(options) if of[0].gpu_bytes > most}
         found += [_chosen(task, memory, uncut, _SHARES[0], whole_on_no_rank)]
     return [replace(task, tables=tables) for tables in dict.fromkeys(found) if tables not in (None, task.tables)]
+
+
+def with_larger_caches(problem: Problem, placement: Placement) -> Placement:
+    """The placement of a variant with larger caches where free memory allows them and they lower its cost."""
+    task, best, cost_ms = problem.of(placement).task, placement, placement_cost_ms(problem.of(placement), placement)
+    cached = [table for table in task.tables if table.compute_kernel == "fused_uvm_caching" and not _is_large(task)]
+    for table in sorted(cached, key=lambda table: -host_link_bytes(whole(table), task)):
+        for load_factor in (larger for larger in LOAD_FACTORS if larger > table.cache_load_factor):
+            own = replace(table, cache_load_factor=load_factor)
+            shards = tuple(replace(s, table=own) if s.table.name == own.name else s for s in best.shards)
+            tables = [own if each.name == own.name else each for each in problem.of(best).task.tables]
+            changed = Placement(shards, best.ranks, replace(task, tables=tables))
+            asked = problem.of(changed)
+            if asked.allows(changed) and (changed_ms := placement_cost_ms(asked, changed)) < cost_ms:
+                best, cost_ms = changed, changed_ms
+                break
+    return best
 
 
 def host_bytes_needed(task: ShardingTask, memory: MemoryModel) -> int | None:

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from neuroshard_pipeline.errors import DoesNotFitError, memory_text
-from neuroshard_pipeline.search.host_memory import host_bytes_needed, host_memory_tasks
+from neuroshard_pipeline.search.host_memory import host_bytes_needed, host_memory_tasks, with_larger_caches
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
 
@@ -14,16 +14,15 @@ Search = Callable[[Problem], Placement]
 
 
 def host_memory_placements(problem: Problem, search: Search) -> list[Placement]:
-    """Placements of variants of the task with tables in host memory; empty if none was found.
+    """Placements of variants, with tables in host memory, of a task that does not fit GPU memory; empty if none fits.
 
-    Args:
-        problem: a problem whose task does not fit GPU memory.
-        search: raises `DoesNotFitError` if it finds nothing.
+    `search` raises `DoesNotFitError` if it finds nothing.
     """
     found: list[Placement] = []
     for variant in host_memory_tasks(problem.task, problem.memory):
         with suppress(DoesNotFitError):
-            found.append(replace(search(Problem(variant, problem.models, problem.memory)), task=variant))
+            placement = search(Problem(variant, problem.models, problem.memory))
+            found.append(with_larger_caches(problem, replace(placement, task=variant)))
     return found
 
 
