@@ -167,6 +167,6 @@ def test_8_h100_reach_the_published_bandwidths():
 
 
 def test_an_unknown_preset_is_refused():
-    message = r"'h100-efs' is not one of h100-ib400.*fit-network.*did you mean 'h100-efa'"
+    message = r"'h100-efs' is neither ethernet-<Gbit/s> nor one of h100-ib400.*fit-network.*did you mean 'h100-efa'"
     with pytest.raises(MeasurementError, match=message):
         network_preset("h100-efs")

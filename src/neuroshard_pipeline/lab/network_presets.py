@@ -21,12 +21,13 @@ def network_preset(name: str, ranks_per_host: int | None = None) -> NetworkParam
         MeasurementError: the name is unknown.
     """
     presets = lab_values()["networks"]
-    if speed := re.fullmatch(r"ethernet-(\d+)", name):
+    if speed := re.fullmatch(r"ethernet-([1-9]\d*)", name):
         return ethernet(float(speed[1]), ranks_per_host or network_preset(_ETHERNET_HOST).gpus_per_host)
     if name not in presets:
         raise MeasurementError(
-            f"network {name!r} is not one of {', '.join(presets)} (conf/base/parameters_lab.yml); `make fit-network "
-            f"LOG=...` fits another cluster to a log of nccl-tests{did_you_mean(name, presets)}"
+            f"network {name!r} is neither ethernet-<Gbit/s> nor one of {', '.join(presets)} "
+            "(conf/base/parameters_lab.yml); `make fit-network LOG=...` fits another cluster to a log of nccl-tests"
+            f"{did_you_mean(name, [*presets, 'ethernet-25'])}"
         )
     params = NetworkParams(**presets[name])
     return params.model_copy(update={"gpus_per_host": ranks_per_host or params.gpus_per_host})
