@@ -72,7 +72,7 @@ def compute_costs(models: ns.CostModels, index: int) -> dict[str, Any]:
     batch_size, optimizer = int(rng.choice(BATCH_SIZES)), str(rng.choice(OPTIMIZERS))
     return {
         "ms": models.compute_ms(shards, batch_size, optimizer),
-        "interval_ms": models.compute_interval_ms(shards, batch_size, optimizer),
+        "interval_ms": models.compute.interval([shards], batch_size, optimizer)[0].tolist(),
     }
 
 

@@ -159,11 +159,9 @@ def test_compute_intervals_widen_outside_the_training_range(compute_model, table
 
 def test_a_rank_without_shards_has_an_interval_from_zero_to_zero(compute_model, comm_model, tables):
     models = CostModels(compute_model, comm_model)
-    low, high = models.compute_interval_ms([Shard(tables[0], 0, 16)])
-    assert 0 < low < sum(models.compute_ms([Shard(tables[0], 0, 16)])) < high
-    assert models.compute_interval_ms([]) == (0.0, 0.0)
-    both = models.compute.interval([[Shard(tables[0], 0, 16)], []], BATCH_SIZE)
-    assert both.tolist() == [[low, high], [0, 0]]
+    (low, high), none = models.compute.interval([[Shard(tables[0], 0, 16)], []], BATCH_SIZE)
+    assert 0 < low < sum(models.compute_ms([Shard(tables[0], 0, 16)], BATCH_SIZE)) < high
+    assert none.tolist() == [0, 0]
 
 
 def test_comm_intervals_cover_fresh_collectives_and_widen(comm_model):

@@ -122,7 +122,6 @@ def test_fitted_prices_predict_held_out_steps_and_the_price_of_gradients_is_foun
     found, metrics = fit_step_costs(measured, models.compute, models.comm, models.step.reductions, {"run_id": "r"})
     error = metrics["2"]["step"]["median_error"]
     assert error < 0.01 + noise
-    assert metrics["2"]["step_without_prices"]["median_error"] > 0.3
     assert found.errors["step"] < 0.02 + noise
     assert found.errors["input_dist"] < 0.01 + noise
     assert found.provenance == {"run_id": "r"}

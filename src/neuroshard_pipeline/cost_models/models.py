@@ -94,17 +94,6 @@ class CostModels:
         forward_ms, backward_ms = self.compute.predict([shards], _given(batch_size, self.compute), optimizer)[0]
         return float(forward_ms), float(backward_ms)
 
-    def compute_interval_ms(
-        self, shards: Sequence[Shard], batch_size: int | None = None, optimizer: str = "sgd"
-    ) -> tuple[float, float]:
-        """90 % prediction interval of forward + backward in ms: lower and upper bound; (0, 0) without shards.
-
-        The interval widens with the distance of the shards from the training range. Arguments are those of
-        `compute_ms`.
-        """
-        low_ms, high_ms = self.compute.interval([shards], _given(batch_size, self.compute), optimizer)[0]
-        return float(low_ms), float(high_ms)
-
     def comm_ms(
         self, dim_sums: ArrayLike, start_skew_ms: ArrayLike, batch_size: int | None = None
     ) -> tuple[FloatArray, FloatArray]:

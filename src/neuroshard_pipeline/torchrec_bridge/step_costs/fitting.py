@@ -140,8 +140,7 @@ def fit_step_costs(
     dist. The measured parts of a rank contain waiting for other ranks, so prices cannot be fitted to these parts.
 
     Returns:
-        The model, and metrics by number of ranks: the relative errors of whole steps and of input dists of held-out
-        tasks, and of whole steps that are predicted from lookups, all-to-alls and reductions alone.
+        The model, and metrics by number of ranks: the relative errors of whole steps and input dists of held-out tasks.
 
     Raises:
         CostModelError: the steps on some number of ranks belong to a single task.
@@ -154,7 +153,7 @@ def fit_step_costs(
     for world_size, data in of_sizes.items():
         others = [each for each in of_sizes.values() if each is not data]
         prices[world_size], held_out = _fit(data, others), _held_out(data, others)
-        metrics[str(world_size)] = _metrics(data, held_out)
+        metrics[str(world_size)] = _metrics(held_out)
         errors.append(_errors(held_out))
     mean = {part: float(np.mean([each[part] for each in errors])) for part in errors[0]}
     return StepCostModel(prices, reductions, mean, dict(provenance)), metrics
@@ -199,15 +198,12 @@ def _held_out(data: StepData, others: Sequence[StepData]) -> dict[str, FloatArra
     return {name: np.concatenate(of_folds) for name, of_folds in found.items()}
 
 
-def _metrics(data: StepData, held_out: Mapping[str, FloatArray]) -> Metrics:
-    def summary(ratios: FloatArray) -> dict[str, float]:
-        error, ratio = np.median(np.abs(ratios - 1)), np.median(ratios)
-        return {"median_error": float(error), "median_ratio": float(ratio), "n_plans": len(data.step_ms)}
-
+def _metrics(held_out: Mapping[str, FloatArray]) -> Metrics:
+    count = {"n_plans": len(held_out["step"])}
+    found = ((name, held_out[name]) for name in ("step", "input_dist"))
     return {
-        "step": summary(held_out["step"]),
-        "input_dist": summary(held_out["input_dist"]),
-        "step_without_prices": summary(data.rank_ms(_UNPRICED).max(axis=1) / data.step_ms),
+        name: {"median_error": float(np.median(np.abs(of - 1))), "median_ratio": float(np.median(of)), **count}
+        for name, of in found
     }
 
 
