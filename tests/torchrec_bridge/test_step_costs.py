@@ -96,6 +96,7 @@ def test_plans_on_more_ranks_than_a_host_has_are_on_several_hosts():
     assert {len(of_table) for of_table in hosts.values()} == {1}
     types = {task: {shard.sharding_type for plan, shard, _ in placed if plan.task.num_hosts == task} for task in (1, 2)}
     assert types[1] == types[2] - {"table_row_wise"} == {"column_wise", "row_wise", "data_parallel"}
+    assert {"table_row_wise"} in [{shard.sharding_type for shard in plan.shards} for plan in plans]
 
 
 def test_a_batch_size_that_the_pool_lacks_is_named():

@@ -42,8 +42,8 @@ class StepPlanParams(TableLimits):
         half_precision_share: share of tasks with fp16 communication.
         max_weight_bytes_per_rank: largest total size of the tables of a task, for every rank; the largest drawn tables
             are left out until the others fit.
-        spread_share: share of plans in which tables may be row-wise (on several hosts, also table-row-wise) or
-            data-parallel.
+        spread_share: share of plans in which tables may be row-wise or data-parallel. On several hosts, a quarter of
+            these plans has some table-row-wise tables, and a quarter as many as possible.
         max_replica_bytes: largest size of a data-parallel table.
         seed: seed of all draws.
     """
@@ -144,6 +144,7 @@ def _draw_plan(task: ShardingTask, name: str, params: StepPlanParams, rng: np.ra
     cut_share, shares = rng.choice(_CUT_SHARES), rng.dirichlet(np.full(task.world_size, 3.0))
     spread = rng.choice(("row_wise", "data_parallel", "both")) if rng.random() < params.spread_share else ""
     on_host = bool(spread) and task.num_hosts > 1 and rng.random() < 0.5
+    spread = "all" if on_host and rng.random() < 0.5 else spread
     placed: list[tuple[Shard, int]] = []
     for table in task.tables:
         kind = _type_of(table, task.world_size, spread, params.max_replica_bytes, rng)
@@ -162,13 +163,13 @@ def _draw_plan(task: ShardingTask, name: str, params: StepPlanParams, rng: np.ra
 
 
 def _type_of(table: Table, world_size: int, spread: str, max_replica_bytes: int, rng: np.random.Generator) -> str:
-    possible = ["column_wise"] * 2
+    possible = ["column_wise"] * 2 if spread != "all" else []
     is_cuttable = table.pooling != "mean"  # see `constraints.possible_types`
-    if spread in ("row_wise", "both") and is_cuttable and row_blocks(table.num_embeddings, world_size)[-1][1] > 0:
+    if spread not in ("", "data_parallel") and is_cuttable and row_blocks(table.num_embeddings, world_size)[-1][1] > 0:
         possible.append("row_wise")
     if spread in ("data_parallel", "both") and table.weight_bytes <= max_replica_bytes:
         possible += ["data_parallel"] * 2
-    return str(rng.choice(possible))
+    return str(rng.choice(possible or ["column_wise"]))
 
 
 def _column_shards(table: Table, rng: np.random.Generator) -> list[Shard]:
