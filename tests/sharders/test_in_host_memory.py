@@ -199,3 +199,11 @@ def test_no_cache_could_be_larger_in_the_memory_that_a_plan_leaves_free(embeddin
         shards = tuple(replace(s, table=larger) if s.table == large else s for s in plan.shards)
         problem = Problem(replace(plan.task, tables=[larger, small]), models, default_memory())
         assert not problem.allows(Placement(shards, plan.ranks))
+
+
+def test_the_search_leaves_a_cache_as_large_as_the_task_says():
+    tables = [Table("given", 1000, 128, 8.0, compute_kernel="fused_uvm_caching", cache_load_factor=0.05)]
+    task = ShardingTask([*tables, Table("large", 1000, 128, 8.0)], 3, 12_000, 160_000, host_memory_bytes=PLENTY)
+    given, large = shard(task, load_cost_models("h200")).task.tables
+    assert given == tables[0]
+    assert large.is_in_host_memory

@@ -72,9 +72,10 @@ def host_memory_tasks(task: ShardingTask, memory: MemoryModel) -> list[ShardingT
 
 
 def with_larger_caches(problem: Problem, placement: Placement) -> Placement:
-    """The placement of a variant with larger caches where free memory allows them and they lower its cost."""
+    """The placement of a variant, with larger caches of the tables that it moved where these fit and lower the cost."""
     task, best, cost_ms = problem.of(placement).task, placement, placement_cost_ms(problem.of(placement), placement)
-    cached = [table for table in task.tables if table.compute_kernel == "fused_uvm_caching" and not _is_large(task)]
+    moved = [table for table in task.tables if table not in problem.task.tables and not _is_large(task)]
+    cached = [table for table in moved if table.compute_kernel == "fused_uvm_caching"]
     for table in sorted(cached, key=lambda table: -host_link_bytes(whole(table), task)):
         for load_factor in (larger for larger in LOAD_FACTORS if larger > table.cache_load_factor):
             own = replace(table, cache_load_factor=load_factor)

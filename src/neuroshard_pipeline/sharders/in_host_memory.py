@@ -21,9 +21,8 @@ def host_memory_placements(problem: Problem, search: Search) -> list[Placement]:
     found: list[Placement] = []
     for variant in host_memory_tasks(problem.task, problem.memory):
         with suppress(DoesNotFitError):
-            placement = search(Problem(variant, problem.models, problem.memory))
-            found.append(with_larger_caches(problem, replace(placement, task=variant)))
-    return found
+            found.append(replace(search(Problem(variant, problem.models, problem.memory)), task=variant))
+    return [with_larger_caches(problem, placement) for placement in found]
 
 
 def with_host_memory_remedy(refusal: DoesNotFitError, problem: Problem) -> DoesNotFitError:
