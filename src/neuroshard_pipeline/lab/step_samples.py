@@ -13,9 +13,9 @@ from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.lab.device import ModelledDevice
 from neuroshard_pipeline.lab.network import NetworkParams
 from neuroshard_pipeline.lab.step import known_ms, step_cost_ms
-from neuroshard_pipeline.tables.row_blocks import row_shards
+from neuroshard_pipeline.tables.row_blocks import ranks_together, shards_together
 from neuroshard_pipeline.tables.step_work import rank_work
-from neuroshard_pipeline.tables.table import Shard, Table, whole
+from neuroshard_pipeline.tables.table import Shard, ShardingType, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.tables.tiers import Cuts, tiered_task
 
@@ -25,7 +25,7 @@ _WIDTHS = (8, 16, 32, 64, 128)
 _LOCAL_BATCHES = (512, 1024, 2048, 4096, 8192)
 _TABLES_PER_RANK = (1, 12)
 _MOST_REPLICA_ROWS = 50_000
-_EXCHANGED_TYPES = ("column_wise", "row_wise", "table_row_wise", "grid_shard")
+_EXCHANGED_TYPES: tuple[ShardingType, ...] = ("column_wise", "row_wise", "table_row_wise", "grid_shard")
 #: Kinds of tables besides pooled sums without weights, and the shares that each kind may have in a plan.
 _OTHER_KINDS: tuple[dict[str, Any], ...] = ({"is_weighted": True}, {"pooling": "mean"}, {"pooling": "none"})
 _OTHER_SHARES = (0.0, 0.0, 0.3)
@@ -97,12 +97,12 @@ def _random_plan(
     cut_share = rng.choice([0.0, 0.2])
     placed = []
     for table in task.tables:
-        kind = "column_wise"
+        kind: ShardingType = "column_wise"
         is_hot = table.tier is not None and table.tier.kind == "hot"
         if is_hot or (table.num_embeddings <= _MOST_REPLICA_ROWS and rng.random() < replicated_share):
             kind = "data_parallel"
         elif of_all_types:
-            kind = str(rng.choice(_EXCHANGED_TYPES, p=[0.85, 0.05, 0.05, 0.05]))
+            kind = _EXCHANGED_TYPES[rng.choice(len(_EXCHANGED_TYPES), p=[0.85, 0.05, 0.05, 0.05])]
         if kind not in task.possible_types(table):
             kind = "column_wise"
         placed += _placed(table, kind, task, cut_share, rng)
@@ -121,25 +121,13 @@ def _with_sequence_options(task: ShardingTask, rng: np.random.Generator) -> Shar
 
 
 def _placed(
-    table: Table, kind: str, task: ShardingTask, cut_share: float, rng: np.random.Generator
+    table: Table, kind: ShardingType, task: ShardingTask, cut_share: float, rng: np.random.Generator
 ) -> list[tuple[Shard, int]]:
     """The shards of one table on random ranks; a column-wise table is halved with probability `cut_share`."""
-    world_size, local = task.world_size, task.ranks_per_host
     half = table.embedding_dim // 2
-    if kind == "data_parallel":
-        return [(whole(table, "data_parallel"), rank) for rank in range(world_size)]
-    if kind == "row_wise":
-        return list(zip(row_shards(table, "row_wise", world_size), range(world_size), strict=False))
-    if kind == "table_row_wise":
-        first = local * int(rng.integers(task.num_hosts))
-        return list(zip(row_shards(table, "table_row_wise", local), range(first, first + local), strict=False))
-    if kind == "grid_shard":
-        firsts = [local * int(rng.integers(task.num_hosts)) for _ in range(2)]
-        blocks = [row_shards(table, "grid_shard", local, offset, half) for offset in (0, half)]
-        return [
-            pair
-            for block, at in zip(blocks, firsts, strict=True)
-            for pair in zip(block, range(at, at + local), strict=False)
-        ]
-    pieces = [whole(table)] if rng.random() >= cut_share else [Shard(table, 0, half), Shard(table, half, half)]
-    return [(piece, int(rng.integers(world_size))) for piece in pieces]
+    is_cut = kind == "grid_shard" or (kind == "column_wise" and rng.random() < cut_share)
+    groups, placed = ranks_together(kind, task), list[tuple[Shard, int]]()
+    for block in [Shard(table, 0, half), Shard(table, half, half)] if is_cut else [whole(table)]:
+        ranks = groups[int(rng.integers(len(groups)))]
+        placed += zip(shards_together(block, kind, len(ranks)), ranks, strict=False)
+    return placed

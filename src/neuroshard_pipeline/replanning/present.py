@@ -13,8 +13,8 @@ from neuroshard_pipeline.search.parts import step_parts
 from neuroshard_pipeline.search.plan import Plan, PlanCost
 from neuroshard_pipeline.search.price import predicted_cost
 from neuroshard_pipeline.search.problem import Problem
-from neuroshard_pipeline.tables.row_blocks import row_shards
-from neuroshard_pipeline.tables.table import Shard, Table, whole
+from neuroshard_pipeline.tables.row_blocks import ranks_together, shards_together
+from neuroshard_pipeline.tables.table import Shard, Table
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.tables.tiers import cuts_of, tiered_task
 
@@ -132,18 +132,12 @@ def stretched(present: Present, table: Table, task: ShardingTask) -> list[tuple[
     if not placed or placed[0][0].table.embedding_dim != table.embedding_dim:
         return None
     kind = placed[0][0].sharding_type
-    if kind == "data_parallel":
-        return [(whole(table, kind), rank) for rank in range(task.world_size)]
-    if kind == "column_wise":
-        return [(Shard(table, shard.column_offset, shard.embedding_dim), rank) for shard, rank in placed]
-    count = task.world_size if kind == "row_wise" else task.ranks_per_host
-    found = []
-    for (column, first), width in {
-        (shard.column_offset, 0 if kind == "row_wise" else rank // count * count): shard.embedding_dim
-        for shard, rank in placed
-    }.items():
-        rows = row_shards(table, kind, count, column, width)
-        found += [(shard, first + place) for place, shard in enumerate(rows)]
+    count, found = len(ranks_together(kind, task)[0]), list[tuple[Shard, int]]()
+    firsts = [0 if kind in ("row_wise", "data_parallel") else rank // count * count for _, rank in placed]
+    widths = {(shard.column_offset, at): shard.embedding_dim for (shard, _), at in zip(placed, firsts, strict=True)}
+    for (column, first), width in widths.items():
+        own = shards_together(Shard(table, column, width), kind, count)
+        found += zip(own, range(first, first + count), strict=False)
     return found
 
 

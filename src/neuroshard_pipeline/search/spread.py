@@ -23,7 +23,7 @@ from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.price import predicted_cost
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.tables.constraints import Constraints
-from neuroshard_pipeline.tables.row_blocks import row_shards
+from neuroshard_pipeline.tables.row_blocks import ranks_together, row_shards, shards_together
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, ShardingType, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
@@ -130,21 +130,14 @@ def _everywhere(
     types: Mapping[str, ShardingType], tables: Mapping[str, Table], task: ShardingTask
 ) -> tuple[list[Shard], list[int]]:
     """Shards and ranks of the tables that lie on all ranks."""
-    shards, ranks = list[Shard](), list[int]()
-    for name, sharding_type in types.items():
-        if sharding_type == "data_parallel":
-            shards += [whole(tables[name], sharding_type)] * task.world_size
-            ranks += range(task.world_size)
-        elif sharding_type == "row_wise":
-            rows = row_shards(tables[name], sharding_type, task.world_size)
-            shards += rows
-            ranks += range(len(rows))
-        elif sharding_type == "host_row_wise":
-            rows = row_shards(tables[name], sharding_type, task.ranks_per_host)
-            shards += rows * task.num_hosts
-            firsts = range(0, task.world_size, task.ranks_per_host)
-            ranks += [first + place for first in firsts for place in range(len(rows))]
-    return shards, ranks
+    placed = [
+        pair
+        for name, sharding_type in types.items()
+        if sharding_type in ("data_parallel", "row_wise", "host_row_wise")
+        for ranks in ranks_together(sharding_type, task)
+        for pair in zip(shards_together(whole(tables[name]), sharding_type, len(ranks)), ranks, strict=False)
+    ]
+    return [shard for shard, _ in placed], [rank for _, rank in placed]
 
 
 def column_problem(problem: Problem, spread: Spread) -> Problem | None:
@@ -211,11 +204,8 @@ def _host_blocks(
     """The row shards of every column block that lies on one host."""
     blocks = []
     for name, sharding_type in types.items():
-        table = tables[name]
-        if sharding_type == "table_row_wise":
-            blocks.append(row_shards(table, sharding_type, task.ranks_per_host))
-        elif sharding_type == "grid_shard":
-            width = largest_row_shards(table, task)[sharding_type].embedding_dim
+        if sharding_type in ("table_row_wise", "grid_shard"):
+            table, width = tables[name], largest_row_shards(tables[name], task)[sharding_type].embedding_dim
             for at in range(0, table.embedding_dim, width):
                 columns = min(width, table.embedding_dim - at)
                 blocks.append(row_shards(table, sharding_type, task.ranks_per_host, at, columns))

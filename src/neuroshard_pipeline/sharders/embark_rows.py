@@ -21,7 +21,7 @@ from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.units import Unit
 from neuroshard_pipeline.sharders.usable_types import usable_types
-from neuroshard_pipeline.tables.row_blocks import row_blocks, row_shards
+from neuroshard_pipeline.tables.row_blocks import row_blocks, shards_together
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, Shard, ShardingType, whole
 
 
@@ -180,10 +180,8 @@ class EmbarkRows:
     def _placed(self, unit: Unit, form: Form, first_rank: int) -> list[tuple[Shard, int]]:
         """The shards of a unit in this form on the ranks from `first_rank` on."""
         tables = [self._problem.task.tables[index] for index in unit.members]
-        if form.sharding_type == "column_wise":
-            return [(whole(table), first_rank) for table in tables]
-        shards = row_shards(tables[0], form.sharding_type, form.num_ranks)
-        return [(shard, first_rank + offset) for offset, shard in enumerate(shards)]
+        own = (shards_together(whole(table), form.sharding_type, form.num_ranks) for table in tables)
+        return [(shard, first_rank + offset) for shards in own for offset, shard in enumerate(shards)]
 
     def _bytes(self, shards: list[Shard]) -> int:
         return sum(self._problem.memory.shard_bytes(shard, self._problem.task) for shard in shards)

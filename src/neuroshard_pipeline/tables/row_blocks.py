@@ -1,6 +1,23 @@
-"""The blocks of rows that TorchRec gives to the ranks of a row-wise table."""
+"""The ranks that hold a table together, and the blocks of rows that TorchRec gives to each of them."""
 
-from neuroshard_pipeline.tables.table import Shard, ShardingType, Table
+from neuroshard_pipeline.tables.table import Shard, ShardingType, Table, whole
+from neuroshard_pipeline.tables.task import ShardingTask
+
+
+def ranks_together(sharding_type: ShardingType, task: ShardingTask) -> list[range]:
+    """The groups of ranks that can hold a table or column block of this type: single ranks, those of a host, or all."""
+    sizes = {"column_wise": 1, "row_wise": task.world_size, "data_parallel": task.world_size}
+    size = sizes.get(sharding_type, task.ranks_per_host)
+    return [range(first, first + size) for first in range(0, task.world_size, size)]
+
+
+def shards_together(block: Shard, sharding_type: ShardingType, num_ranks: int) -> list[Shard]:
+    """The shards of a whole table or column block on ranks that hold it together; the last ranks may have no rows."""
+    if sharding_type == "column_wise":
+        return [block]
+    if sharding_type == "data_parallel":
+        return [whole(block.table, sharding_type)] * num_ranks
+    return row_shards(block.table, sharding_type, num_ranks, block.column_offset, block.embedding_dim)
 
 
 def row_blocks(num_embeddings: int, num_ranks: int) -> list[tuple[int, int]]:

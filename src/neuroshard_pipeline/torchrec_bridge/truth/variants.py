@@ -13,8 +13,8 @@ from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.price import priced
 from neuroshard_pipeline.sharders.registry import Solutions
-from neuroshard_pipeline.tables.row_blocks import row_blocks, row_shards
-from neuroshard_pipeline.tables.table import Shard, ShardingType, Table, whole
+from neuroshard_pipeline.tables.row_blocks import row_blocks, shards_together
+from neuroshard_pipeline.tables.table import ShardingType, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
 #: Some variants make this many tables row-wise, those with the most ids.
@@ -66,18 +66,11 @@ def _changed(plan: Plan, name: str, changes: _Changes) -> Plan:
     placed = [entry for entry in zip(plan.shards, plan.ranks, strict=True) if entry[0].table.name not in changed]
     for sharding_type, tables in changes.items():
         for table in tables:
-            placed += zip(_shards(table, sharding_type, world_size), range(world_size), strict=True)
+            placed += zip(shards_together(whole(table), sharding_type, world_size), range(world_size), strict=True)
     shards, ranks = zip(*placed, strict=True)
     return dataclasses.replace(
         plan, shards=shards, ranks=ranks, sharder=name, predicted=None, interval_ms=(), rejected=(), caveats=()
     )
-
-
-def _shards(table: Table, sharding_type: ShardingType, world_size: int) -> list[Shard]:
-    """One shard of the table per rank."""
-    if sharding_type == "data_parallel":
-        return [whole(table, sharding_type)] * world_size
-    return row_shards(table, sharding_type, world_size)
 
 
 def _priced(plan: Plan, models: Models) -> Plan:
