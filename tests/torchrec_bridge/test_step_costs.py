@@ -76,18 +76,6 @@ def test_plans_have_three_types_and_quantities_that_are_not_collinear(plans):
     assert np.abs(correlation).max() < 0.9
 
 
-def test_ranks_look_up_equally_much_in_every_second_plan(plans):
-    """The largest of the ranks' looked-up floats over their mean, by number of the plan; large tables are an excess."""
-    excess = {"random-0": [], "random-1": []}
-    for plan in plans:
-        floats = np.zeros(plan.task.world_size)
-        for shard, rank in zip(plan.shards, plan.ranks, strict=True):
-            copies = plan.task.world_size if shard.sharding_type == "data_parallel" else 1
-            floats[rank] += shard.table.pooling_factor * shard.row_share * shard.embedding_dim / copies
-        excess[plan.sharder].append(floats.max() / floats.mean())
-    assert np.median(excess["random-1"]) < 1.05 < 1.2 < np.median(excess["random-0"])
-
-
 def test_the_seed_determines_the_plans(plans):
     assert random_plans(pool(), drawing()) == plans
     assert random_plans(pool(), drawing(seed=1)) != plans
@@ -95,7 +83,7 @@ def test_the_seed_determines_the_plans(plans):
 
 
 def test_plans_on_more_ranks_than_a_host_has_are_on_several_hosts():
-    few = drawing(world_sizes=(2, 4), tasks=12, spread_share=1.0, mean_share=0.0, max_tables_per_4_ranks=40)
+    few = drawing(world_sizes=(2, 4), tasks=8, spread_share=1.0, max_tables_per_4_ranks=40)
     plans = random_plans(pool(), few, 2)
     assert {(plan.task.world_size, plan.task.num_hosts) for plan in plans} == {(2, 1), (4, 2)}
     placed = [(plan, shard, rank) for plan in plans for shard, rank in zip(plan.shards, plan.ranks, strict=True)]
@@ -107,9 +95,8 @@ def test_plans_on_more_ranks_than_a_host_has_are_on_several_hosts():
             hosts[id(plan), shard.table.name].add(rank // 2)
     assert {len(of_table) for of_table in hosts.values()} == {1}
     types = {task: {shard.sharding_type for plan, shard, _ in placed if plan.task.num_hosts == task} for task in (1, 2)}
-    assert types[1] == types[2] - {"table_row_wise", "grid_shard"} == {"column_wise", "row_wise", "data_parallel"}
-    shares = [np.mean([shard.sharding_type == "table_row_wise" for shard in plan.shards]) for plan in plans]
-    assert max(shares) > 0.8
+    assert types[1] == types[2] - {"table_row_wise"} == {"column_wise", "row_wise", "data_parallel"}
+    assert {"table_row_wise"} in [{shard.sharding_type for shard in plan.shards} for plan in plans]
 
 
 def test_a_batch_size_that_the_pool_lacks_is_named():

@@ -27,11 +27,10 @@ from neuroshard_pipeline.tables.step_work import QUANTITIES
 #: zeroing, copying to the buffer of the all_reduce, and the optimizer.
 PARTS: dict[str, tuple[str, ...]] = {
     "input_dist": (
-        *("modules", "groups", "features", "bags", "ids", "weights"),
-        *("sent_bags", "sent_ids", "sent_weights", "bucketized", "deduplicated"),
+        *("groups", "features", "bags", "ids", "weights", "sent_bags", "sent_ids", "sent_weights", "deduplicated"),
     ),
     "module": (
-        *("modules", "groups", "features", "bags", "weights", "pooled", "weighted", "averaged"),
+        *("groups", "features", "bags", "weights", "pooled", "weighted", "averaged"),
         *("returned", "reordered", "joined", "kernels", "gathered", "expanded", "converted", "host_link"),
     ),
     "dense": ("replicas", "gradients"),

@@ -87,8 +87,6 @@ class SpreadEstimate:
         columns[replicas] = columns[cut] = False
         cost = self._columns_ms(columns) if columns.any() else 0.0
         cost += self._joined_ms if sum(map(bool, (columns.any(), len(replicas), len(cut)))) > 1 else 0.0
-        groups = int(columns.any()) + bool(len(cut))
-        cost += self._prices.exchanges_ms(min(groups, 1), groups)
         if len(replicas):
             cost += float(self._compute_ms(self._replica[replicas].sum(axis=0))) + float(
                 self._replica_ms[replicas].sum()
@@ -113,7 +111,7 @@ class SpreadEstimate:
         reorder = self._reorder_ms_per_dim * float(self._dims[which].sum()) if level.any() else 0.0
         largest = float((self._dims / 2.0**level)[which & self._is_sequence].max(initial=0.0))
         exchange = self._exchange_ms(max(float(self._dims[which].sum()) / world, largest))
-        return max(balanced_ms, most_ms) + shared + reorder + exchange
+        return max(balanced_ms, most_ms) + shared + reorder + self._group_ms + exchange
 
     def _cut_ms(self, cut: IntArray, kind: ShardingType) -> float:
         """Cost of tables whose rows are cut over all ranks, or each over the ranks of one host."""
@@ -132,7 +130,7 @@ class SpreadEstimate:
             buffer, members = max(dims / task.num_hosts, float(self._dims[cut].max())), task.ranks_per_host
         size = _BYTES_PER_FLOAT * task.comm_share * task.batch_size * buffer
         both = self._reduce_ms("reduce_scatter", size, members) + self._reduce_ms("all_gather", size, members)
-        return cost + both + float(shared[cut].sum())
+        return cost + both + self._group_ms + float(shared[cut].sum())
 
     def _add_columns(self, tables: Sequence[Table]) -> None:
         """Embeddings (T, L, H), costs alone (T, L) and shared costs (T, L) of column shards of every level."""
@@ -148,6 +146,7 @@ class SpreadEstimate:
         by_width = [int(np.log2(max(t.embedding_dim // least, 1))) for t, least in zip(tables, widest, strict=True)]
         by_count = [_LEVELS if c.max_shards is None else int(np.log2(c.max_shards)) for c in constraints]
         self._most_levels = np.minimum(np.minimum(by_width, by_count), _LEVELS - 1)
+        self._group_ms = float(self._prices.per_unit[list(QUANTITIES).index("groups")])
         self._reorder_ms_per_dim = self._prices.reorder_ms([whole(table) for table in tables]) / max(
             self._dims.sum(), 1.0
         )

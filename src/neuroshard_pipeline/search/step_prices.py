@@ -20,14 +20,14 @@ from neuroshard_pipeline.cost_models.step import StepCostModel
 from neuroshard_pipeline.search.models import CommModel, Models
 from neuroshard_pipeline.search.parts import GroupReduction, shard_embeddings
 from neuroshard_pipeline.tables.replica_groups import groups_on_host, synced_bytes
-from neuroshard_pipeline.tables.step_work import QUANTITIES, exchange_counts, joined_floats, kernel_of, shard_work
+from neuroshard_pipeline.tables.step_work import QUANTITIES, exchange_groups, joined_floats, kernel_of, shard_work
 from neuroshard_pipeline.tables.table import Shard, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
-_POOLED, _RETURNED, _REORDERED, _JOINED, _KERNELS, _GATHERED = (
-    list(QUANTITIES).index(name) for name in ("pooled", "returned", "reordered", "joined", "kernels", "gathered")
+_POOLED, _RETURNED, _REORDERED, _JOINED, _GROUPS, _KERNELS, _GATHERED = (
+    list(QUANTITIES).index(name)
+    for name in ("pooled", "returned", "reordered", "joined", "groups", "kernels", "gathered")
 )
-_EXCHANGES = [list(QUANTITIES).index(name) for name in ("modules", "groups")]
 
 
 #: Predicts ms (..., 2) from summed embeddings (..., H) and a batch size.
@@ -86,11 +86,7 @@ class StepPrices:
     def groups_ms(self, shards: Sequence[Shard], others: Sequence[Shard]) -> float:
         """Ms that the groups (modules and types) of `shards` add to every rank; `others` belong to other groups."""
         joined_ms = self.joined_ms([*shards, *others]) - self.joined_ms(others)
-        return self.exchanges_ms(*exchange_counts([*shards, *others]) - exchange_counts(others)) + joined_ms
-
-    def exchanges_ms(self, modules: int, groups: int) -> float:
-        """Ms that every rank needs because these numbers of modules and groups exchange ids."""
-        return float(self.per_unit[_EXCHANGES] @ (modules, groups))
+        return float(self.per_unit[_GROUPS]) * len(exchange_groups(shards)) + joined_ms
 
     def shared_ms(self, shards: Iterable[Shard]) -> float:
         """Ms that the shards together add to every rank."""
