@@ -17,9 +17,9 @@ index and lacks pydantic and what follows it here, download these six elsewhere,
 
     pip download --dest wheels --only-binary :all: --python-version 3.11 pydantic pyyaml psutil tqdm safetensors scipy
 
-The defaults are the published full scale (856 tables, batches of 65,536 samples). No run on a GPU has been recorded
-yet, so its speed is unknown; with --max-seconds, the script stops after about that time, and the recording contains
-all samples that have a visit by then.
+The defaults are the published full scale (856 tables, batches of 65,536 samples). One H200 measures about 20 visits per
+second. With --max-seconds, the script stops after about that time, and the recording contains all samples that have a
+visit by then.
 """
 
 from __future__ import annotations
@@ -64,6 +64,8 @@ except ModuleNotFoundError as missing:
         "one with: make .venv-cuda/.run ENV=cuda"
     ) from None
 
+#: Files of `--drawn`: the datasets of these names.
+DRAWN = tuple(FILES)[:3]
 _GIB = 2**30
 _SUFFIX = ".parquet"
 _QUANTILES = {"p05": 0.05, "median": 0.5, "p95": 0.95}
@@ -97,8 +99,7 @@ def main() -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Check the kernels, measure what is missing, and write the recording."""
-    pool, frame = pool_and_samples(args)
-    settings = paper_settings(frame).assign(optimizer=args.optimizer)
+    pool, frame, settings = pool_samples_and_settings(args)
     samples = compute_samples_from_frame(frame, pool, settings)
     params = measure_params(args)
     check_device(args, params)
@@ -142,8 +143,12 @@ def command_line() -> argparse.ArgumentParser:
         help="what the recording does not cover, one sentence for the card; repeatable",
     )
     drawn = parser.add_argument_group("what is measured")
-    drawn.add_argument("--pool", type=Path, help="Parquet file of a pool, instead of a generated pool")
-    drawn.add_argument("--samples-file", type=Path, help="Parquet file of samples of that pool, instead of drawn ones")
+    drawn.add_argument(
+        "--drawn",
+        type=Path,
+        help=f"folder with {', '.join(DRAWN)}, instead of samples that are drawn here: what `kedro run --pipeline "
+        "augment` draws for an environment, or an earlier recording",
+    )
     drawn.add_argument("--tables", type=int, default=856)
     drawn.add_argument("--batch-size", type=int, default=65536)
     drawn.add_argument("--row-scale", type=float, default=1.0)
@@ -164,14 +169,15 @@ def command_line() -> argparse.ArgumentParser:
     return parser
 
 
-def pool_and_samples(args: argparse.Namespace) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The pool and the table combinations to measure."""
+def pool_samples_and_settings(args: argparse.Namespace) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """The pool, the table combinations to measure, and their settings."""
+    if args.drawn:
+        if missing := [name for name in DRAWN if not (args.drawn / name).is_file()]:
+            raise MeasurementError(f"--drawn {args.drawn} lacks {', '.join(missing)}")
+        pool, samples, settings = (pd.read_parquet(args.drawn / name) for name in DRAWN)
+        return pool, samples, settings
     generated = PoolParams(num_tables=args.tables, batch_size=args.batch_size, row_scale=args.row_scale, seed=args.seed)
-    pool = pd.read_parquet(args.pool) if args.pool else generate_pool(generated)
-    if args.data_type != "fp32":
-        pool = pool.assign(data_type=args.data_type)
-    if args.samples_file:
-        return pool, pd.read_parquet(args.samples_file)
+    pool = generate_pool(generated).assign(**({} if args.data_type == "fp32" else {"data_type": args.data_type}))
     params = ComputeSampleParams(
         num_samples=args.samples,
         batch_size=args.batch_size,
@@ -181,7 +187,8 @@ def pool_and_samples(args: argparse.Namespace) -> tuple[pd.DataFrame, pd.DataFra
         memory_bytes=round(args.memory_gib * _GIB),
         seed=args.seed,
     )
-    return pool, compute_samples(pool, params)
+    samples = compute_samples(pool, params)
+    return pool, samples, paper_settings(samples).assign(optimizer=args.optimizer)
 
 
 def measure_params(args: argparse.Namespace) -> ComputeMeasureParams:

@@ -9,7 +9,7 @@ The table has one row per check. `pass` and `FAIL` are verdicts; `-` marks a che
     memory          what the campaign would need against what the GPU has free
     largest sample  runs a sample that fills nine tenths of the arena; compares its peak memory with the predicted one
     copy bandwidth  against the data sheet (lab.devices in conf/base/parameters_lab.yml)
-    launch floor    cost of a lookup of a few ids, which consists of kernel launches
+    launch floor    time of the host's calls for a lookup of a few ids, and of its kernels
     L2 flush        its duration, and its effect on a lookup that fits the L2 cache
     collective      all-to-all of two GPUs: do both measure the same, and 5 ms more if the other starts 5 ms late?
     lab             costs of 30 samples by the lab's formulas for this GPU against measured ones
@@ -17,8 +17,8 @@ The table has one row per check. `pass` and `FAIL` are verdicts; `-` marks a che
 `gpu_campaign.py` runs these checks first; a failure of the first three ends it. The exit code is 2 after such a
 failure, and if nothing can be checked, for example without a CUDA device; 1 after another failure; 0 otherwise.
 
-The script needs the packages of `gpu_campaign.py`, but no Kedro. It has not run on a GPU yet; the tests run
-it with CPU kernels (--backend fbgemm_cpu).
+The script needs the packages of `gpu_campaign.py`, but no Kedro. The tests run it with CPU kernels (--backend
+fbgemm_cpu).
 """
 
 from __future__ import annotations

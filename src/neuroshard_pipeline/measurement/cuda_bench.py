@@ -1,5 +1,6 @@
 """Times FBGEMM's fused lookup on a CUDA device with CUDA events."""
 
+from collections.abc import Callable
 from typing import Any, final
 
 import torch
@@ -13,6 +14,8 @@ from neuroshard_pipeline.tables.samples import ComputeSample
 FLUSH_BYTES = 2**29
 #: Share of the GPU's memory for ids that are kept between visits. All other ids are read from files or drawn again.
 KEPT_IDS_SHARE = 1 / 16
+#: Clock cycles for which the GPU spins before a timed part: a millisecond.
+SPIN_CYCLES = 2**21
 
 
 @final
@@ -22,9 +25,10 @@ class FbgemmCudaBench(LookupBench):
     With `cold_rows`, the L2 cache is filled with other data before the forward and before the backward pass, and every
     iteration moves the weights to the next part of the arena. With `warm`, neither happens.
 
-    The GPU is idle when a timed part starts. A cost therefore includes the launch of the first kernel, and gaps if the
-    host launches kernels more slowly than they run. This overhead is a constant of the host and matters for small
-    samples only. `benchmarks/gpu/gpu_check.py` measures it (launch floor).
+    A cost is the time from the start of the first kernel to the end of the last one. Before a timed part, the GPU spins
+    for a millisecond, so that the host has launched all kernels when the first one starts. The time of the host's
+    calls, which a GPU without other work would wait for, is no part of a cost; `benchmarks/gpu/gpu_check.py` measures
+    it (launch floor).
 
     Raises:
         MeasurementError: there are too few GPUs for all workers; see also `LookupBench`.
@@ -42,28 +46,26 @@ class FbgemmCudaBench(LookupBench):
     def _iterate(
         self, operator: Any, sample: ComputeSample, ids: torch.Tensor, offsets: torch.Tensor
     ) -> tuple[float, float]:
-        cold = self._params.cache_treatment == "cold_rows"
-        if cold:
+        if self._params.cache_treatment == "cold_rows":
             self._place(operator, sample, self._at)
-        events = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
-        self._prepare(cold)
-        events[0].record()
-        output = operator(ids, offsets)  # (B, D)
-        events[1].record()
+        output, forward_ms = self._timed(lambda: operator(ids, offsets))  # (B, D)
         gradient = self._gradient(output.shape)
-        self._prepare(cold)
-        events[2].record()
-        output.backward(gradient)
-        events[3].record()
-        torch.cuda.synchronize(self._device)
-        return events[0].elapsed_time(events[1]), events[2].elapsed_time(events[3])
+        _, backward_ms = self._timed(lambda: output.backward(gradient))
+        return forward_ms, backward_ms
 
-    def _prepare(self, cold: bool) -> None:
-        """Wait until the GPU is idle, and before that replace the content of the L2 cache if `cold`.
+    def _timed(self, launch: Callable[[], Any]) -> tuple[Any, float]:
+        """The result of `launch`, and the time of the kernels that it launches, ms.
 
-        To replace it, the GPU reads other data. If it wrote other data, it would have to move them from the cache to
-        memory while the lookup is timed.
+        With `cold_rows`, the GPU first reads other data, which replace the content of the L2 cache. If it wrote other
+        data, it would have to move them from the cache to memory while the lookup is timed.
         """
-        if cold:
-            torch.sum(self._other_data, dim=0, out=self._sum)
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize(self._device)
+        if self._params.cache_treatment == "cold_rows":
+            torch.sum(self._other_data, dim=0, out=self._sum)
+        torch.cuda._sleep(SPIN_CYCLES)
+        begin.record()
+        result = launch()
+        end.record()
+        torch.cuda.synchronize(self._device)
+        return result, begin.elapsed_time(end)

@@ -1,10 +1,13 @@
 """The parts of FBGEMM that the compute benches use. Importing this module imports FBGEMM, so import it late."""
 
+import logging
 import warnings
 from typing import Any, final
 
 import torch
 
+logging.disable(logging.WARNING)  # each of FBGEMM's 15 libraries warns that it does not know which torch it needs
+warnings.filterwarnings("ignore", "TBE B200 optimization")  # its kernels say which path they took
 with warnings.catch_warnings():
     # FBGEMM's training module imports deprecated modules of FBGEMM.
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -15,6 +18,7 @@ with warnings.catch_warnings():
         ComputeDevice,
         SplitTableBatchedEmbeddingBagsCodegen,
     )
+logging.disable(logging.NOTSET)
 
 #: FBGEMM's fused optimizers by the names that tasks use. Its CPU kernels (1.8) have no Adam and do not read bf16.
 OPTIMIZERS = {"sgd": EmbOptimType.EXACT_SGD, "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD}
