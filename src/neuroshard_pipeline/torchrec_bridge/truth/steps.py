@@ -134,7 +134,7 @@ def timed_groups(
     layout = attrgetter("task.world_size", "task.local_world_size")
     for (world_size, per_host), own in groupby(groups, key=lambda group: layout(group.plans[0])):
         arguments = (world_size, per_host, params, networks is not None, load)
-        with rank_team(world_size, set_up_rank, arguments, params) as team:
+        with rank_team(world_size, set_up_rank, arguments, params, None if networks is None else 1) as team:
             for group in own:
                 frames = _frames(group, team, params, networks)
                 yield group, pd.concat(frames, ignore_index=True)
@@ -242,7 +242,7 @@ def set_up_rank(
 
     given = rank, world_size, params, store_file, local_world_size
     log = join_virtual_ranks(*given) if is_virtual else None
-    device = torch.device("cpu") if is_virtual else join_ranks(*given)
+    device = params.device(0) if is_virtual else join_ranks(*given)
     make = load()
     gc.freeze()  # objects of imported modules stay, so a garbage collection need not visit them
 
