@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import product
 
 import numpy as np
 import pytest
@@ -84,8 +85,8 @@ PLANS = [
 def test_virtual_ranks_train_like_an_unsharded_module():
     expected = unsharded_rows(TASK, BATCHES, PARAMS.learning_rate)
     with rank_team(WORLD, set_up_training, (WORLD, PER_HOST, BATCHES, PARAMS), PARAMS) as team:
-        for plan in PLANS:
-            answers = team.ask(plan, PARAMS.timeout_s)
+        for plan, through_copies in product(PLANS, (False, True)):
+            answers = team.ask((plan, through_copies), PARAMS.timeout_s)
             for feature, rows in expected.items():
                 found = np.concatenate([np.array(own[feature]) for own in answers])
                 np.testing.assert_allclose(found, np.array(rows), rtol=1e-5, atol=1e-5, err_msg=feature)

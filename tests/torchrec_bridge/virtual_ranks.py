@@ -18,11 +18,16 @@ from neuroshard_pipeline.torchrec_bridge.virtual.group import join_virtual_ranks
 
 def set_up_training(
     rank: int, world_size: int, ranks_per_host: int, batches: Sequence[Batch], params: StepParams, store_file: str
-) -> Callable[[Plan], Rows]:
-    """Join the group; the returned function trains a plan and returns the rows of this rank's part of batch 0."""
+) -> Callable[[tuple[Plan, bool]], Rows]:
+    """Join the group; the returned function trains a plan and returns the rows of this rank's part of batch 0.
+
+    It also gets whether collectives copy their tensors, as they do for those of a GPU.
+    """
     log = join_virtual_ranks(rank, world_size, params, store_file, ranks_per_host)
 
-    def train(plan: Plan) -> Any:
+    def train(job: tuple[Plan, bool]) -> Any:
+        plan, through_copies = job
+        copies.is_on_host = lambda _: not through_copies
         return trained_rows(rank, world_size, plan, batches, params, log)[1]
 
     return train

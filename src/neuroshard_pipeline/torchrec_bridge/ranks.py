@@ -54,7 +54,7 @@ class RankParams(Parameters):
         """The GPU with this number, or the CPU."""
         import torch
 
-        return torch.device(self.compute_device, index if self.backend == "nccl" else None)
+        return torch.device("cuda", index) if self.backend == "nccl" else torch.device("cpu")
 
 
 @contextmanager

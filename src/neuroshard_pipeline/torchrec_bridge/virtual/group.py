@@ -114,6 +114,11 @@ class LoggedGroup(dist.ProcessGroup):
         self._desc = desc
 
     @property
+    def _device_types(self) -> list[torch.device]:
+        """Devices of the tensors that torch.distributed makes for collectives of its own."""
+        return [torch.device("cpu")]
+
+    @property
     def group_name(self) -> Any:  # noqa: D102
         return self._name
 
