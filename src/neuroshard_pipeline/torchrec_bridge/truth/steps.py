@@ -249,6 +249,7 @@ def set_up_rank(
     def measure(group: Group) -> list[Step]:
         start_s = time.monotonic()
         gc.collect()  # the modules of the last group contain reference cycles
+        torch.cuda.empty_cache()  # for ranks that share the GPU
         made = make(group, params, device, log and log.now)
 
         def has_time(rounds: int) -> bool:
