@@ -7,7 +7,7 @@ import os
 import tempfile
 import uuid
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,6 +17,7 @@ from neuroshard_pipeline.errors import NeuroShardError
 from neuroshard_pipeline.measurement import PRELOAD
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.workers import LocalTeam, settle_on_core
+from neuroshard_pipeline.workers.team import SetUp
 
 if TYPE_CHECKING:
     import torch
@@ -50,20 +51,10 @@ class RankParams(Parameters):
         """The kind of device that holds the tables."""
         return "cuda" if self.backend == "nccl" else "cpu"
 
-    def device(self, index: int) -> "torch.device":
-        """The GPU with this number, or the CPU."""
-        import torch
-
-        return torch.device("cuda", index) if self.backend == "nccl" else torch.device("cpu")
-
 
 @contextmanager
 def rank_team(
-    world_size: int,
-    set_up: Callable[..., Callable[[Any], Any]],
-    arguments: tuple[Any, ...],
-    params: RankParams,
-    num_gpus: int | None = None,
+    world_size: int, set_up: SetUp, arguments: tuple[Any, ...], params: RankParams, num_gpus: int | None = None
 ) -> Iterator[LocalTeam]:
     """Yield a team of one process per rank. The processes start with the first job and end with the context.
 
@@ -111,7 +102,7 @@ def join_ranks(
     _ignore_warnings()
     local = ranks_per_host or world_size
     os.environ.update(LOCAL_RANK=str(rank % local), LOCAL_WORLD_SIZE=str(local))
-    device = params.device(0 if backend else rank)
+    device = torch.device("cuda", 0 if backend else rank) if params.backend == "nccl" else torch.device("cpu")
     if params.backend == "nccl":
         torch.cuda.set_device(device)
     else:
@@ -125,7 +116,7 @@ def join_ranks(
         rank=rank,
         world_size=world_size,
         timeout=datetime.timedelta(seconds=params.timeout_s),
-        device_id=None if backend or device.type == "cpu" else device,
+        device_id=None if device.type == "cpu" or backend else device,
     )
     return device
 

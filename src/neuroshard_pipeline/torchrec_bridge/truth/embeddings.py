@@ -150,9 +150,8 @@ class ShardedEmbeddings:
         unsharded = unsharded_embeddings(plan.task.tables)
         optimizer = OPTIMIZER_CLASSES[plan.task.optimizer]
         apply_optimizer_in_backward(optimizer, unsharded.parameters(), {"lr": params.learning_rate})
-        sharding_plan = plan.to_torchrec(unsharded, plan.task.local_world_size, params.compute_device)
-        if now is not None:
-            _share_device(sharding_plan.plan, device)
+        kind: Any = str(device) if now else params.compute_device  # virtual ranks share a device
+        sharding_plan = plan.to_torchrec(unsharded, plan.task.local_world_size, kind)
         sharded = DistributedModelParallel(
             unsharded,
             device=device,
@@ -238,14 +237,6 @@ def _nodes_below(node: Any) -> Iterator[Any]:
         found.add(node)
         yield node
         waiting += [below for below, _ in node.next_functions]
-
-
-def _share_device(plan: Mapping[str, Mapping[str, Any]], device: torch.device) -> None:
-    """Place all shards on a device that the ranks share."""
-    for parameters in plan.values():
-        for parameter in parameters.values():
-            for shard in parameter.sharding_spec.shards if parameter.sharding_spec else ():
-                shard.placement = torch.distributed._remote_device(f"rank:{shard.placement.rank()}/{device}")
 
 
 def _replicas(collection: nn.Module, plan: Mapping[str, Any]) -> Iterator[nn.Parameter]:

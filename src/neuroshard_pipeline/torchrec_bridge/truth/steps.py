@@ -242,7 +242,8 @@ def set_up_rank(
 
     given = rank, world_size, params, store_file, local_world_size
     log = join_virtual_ranks(*given) if is_virtual else None
-    device = params.device(0) if is_virtual else join_ranks(*given)
+    shared = torch.device("cuda:0" if params.compute_device == "cuda" else "cpu")
+    device = shared if is_virtual else join_ranks(*given)
     make = load()
     gc.freeze()  # objects of imported modules stay, so a garbage collection need not visit them
 

@@ -9,7 +9,7 @@ collectives is modelled. Ranks can also take turns on one GPU (`join_virtual_ran
 | --- | --- |
 | `log` | `RankLog`: what a rank did in a step; only one rank computes on a core at a time |
 | `group` | `join_virtual_ranks`: the process group, which logs every collective |
-| `copies` | `HostCopies`: copies in host memory of a GPU's tensors, which gloo moves |
+| `copies` | `HostCollective`: a collective of gloo on copies in host memory of a GPU's tensors |
 | `networks` | the times of collectives: `modelled_network` |
 | `replay` | `replayed`: the times of all ranks in a step from their logs |
 | `own` | `step_times`: the times of steps of a person's own model |

@@ -11,7 +11,7 @@ from torch.autograd import Variable
 
 from neuroshard_pipeline.host import usable_cores
 from neuroshard_pipeline.torchrec_bridge.ranks import RankError, RankParams, join_ranks
-from neuroshard_pipeline.torchrec_bridge.virtual.copies import HostCopies
+from neuroshard_pipeline.torchrec_bridge.virtual.copies import HostCollective
 from neuroshard_pipeline.torchrec_bridge.virtual.log import Collective, RankLog
 
 _BACKEND = "virtual"
@@ -35,7 +35,7 @@ def join_virtual_ranks(
         raise RankError(f"virtual ranks have one thread each, not threads {params.threads}; set threads to 1")
     cores = len(usable_cores())
     if params.compute_device == "cuda":
-        log = RankLog(f"{store_file}-gpu", _gpu_s, lambda: torch.zeros(1, device=params.device(0)))
+        log = RankLog(f"{store_file}-gpu", _gpu_s, lambda: torch.zeros(1, device="cuda"))
     else:
         log = RankLog(f"{store_file}-core-{rank % cores}" if world_size > cores else None)
 
@@ -57,9 +57,9 @@ def _gpu_s() -> float:
 class LoggedWork(dist.Work):
     """A collective that was started."""
 
-    def __init__(self, work: dist.Work, log: RankLog, index: int, copies: HostCopies) -> None:
+    def __init__(self, collective: HostCollective, log: RankLog, index: int) -> None:
         super().__init__()
-        self._work, self._log, self._index, self._copies = work, log, index, copies
+        self._collective, self._log, self._index = collective, log, index
         self._is_waited = False
 
     def wait(self, timeout: datetime.timedelta = datetime.timedelta(0)) -> bool:
@@ -67,8 +67,8 @@ class LoggedWork(dist.Work):
         if not self._is_waited:
             self._log.wait(self._index)
             self._is_waited = True
-        with self._log.away(self._copies.give_back):
-            return self._work.wait(timeout)
+        with self._log.away(self._collective.give_back):
+            return bool(self._collective.work.wait(timeout))
 
     def get_future(self) -> Any:
         """A future of the results, which are there already. The log has the wait at the end of the backward pass.
@@ -76,19 +76,19 @@ class LoggedWork(dist.Work):
         DistributedDataParallel waits for this future in C++ at the end of the backward pass. A rank that waits there
         would hold its core.
         """
-        with self._log.away(self._copies.give_back):
-            self._work.wait()
+        with self._log.away(self._collective.give_back):
+            self._collective.work.wait()
         if not self._is_waited:
             self._is_waited = True
             if torch._C._current_graph_task_id() >= 0:
                 Variable._execution_engine.queue_callback(lambda: self._log.wait(self._index))
             else:
                 self._log.wait(self._index)
-        return self._copies.future(self._work)
+        return self._collective.future()
 
     def is_completed(self) -> bool:
         """Whether the collective is done."""
-        return self._work.is_completed()
+        return bool(self._collective.work.is_completed())
 
 
 class LoggedGroup(dist.ProcessGroup):
@@ -128,13 +128,9 @@ class LoggedGroup(dist.ProcessGroup):
 
     def _start(self, kind: str, sent_bytes: Sequence[int], name: str, *arguments: Any, **named: Any) -> LoggedWork:
         collective = Collective(kind, self._name, self._ranks, tuple(sent_bytes))
-
-        def begin() -> tuple[dist.Work, HostCopies]:
-            copies = HostCopies(*arguments)
-            return getattr(self._gloo, name)(*copies.arguments, **named), copies
-
-        (work, copies), number = self._log.start(collective, begin)
-        return LoggedWork(work, self._log, number, copies)
+        call = getattr(self._gloo, name)
+        begun = self._log.start(collective, lambda: HostCollective(call, *arguments, **named))
+        return LoggedWork(begun[0], self._log, begun[1])
 
     def all_to_all_single(
         self, output: torch.Tensor, given: torch.Tensor, out_splits: list[int], splits: list[int], *opts: Any

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, final
 
+Call = Callable[[], Any]
+
 
 class Collective(NamedTuple):
     """A collective as one rank sees it.
@@ -62,12 +64,7 @@ class RankLog:
         wake: runs when the rank takes its core or GPU, before its clock goes on; a GPU switches to the rank meanwhile.
     """
 
-    def __init__(
-        self,
-        lock_file: str | None,
-        clock: Callable[[], float] = time.thread_time,
-        wake: Callable[[], object] | None = None,
-    ) -> None:
+    def __init__(self, lock_file: str | None, clock: Call = time.thread_time, wake: Call = lambda: None) -> None:
         self._core = os.open(lock_file, os.O_RDWR | os.O_CREAT, 0o600) if lock_file else None
         self._clock, self._wake = clock, wake
         self._is_on = False
@@ -128,8 +125,7 @@ class RankLog:
     def _take_core(self) -> None:
         if self._core is not None:
             fcntl.flock(self._core, fcntl.LOCK_EX)
-        if self._wake is not None:
-            self._wake()
+        self._wake()
 
     def _free_core(self) -> None:
         if self._core is not None:
