@@ -69,7 +69,7 @@ def main() -> int:
         return 0
     args.out.mkdir(parents=True, exist_ok=True)
     about = {name: str(value) for name, value in vars(args).items()} | {"gpu": gpu, "torch": torch.__version__}
-    (args.out / "about.json").write_text(json.dumps(about, indent=1))
+    (args.out / "_about.json").write_text(json.dumps(about, indent=1))
     measure(plans, params, args)
     return 0
 
