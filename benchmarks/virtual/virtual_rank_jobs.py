@@ -39,8 +39,8 @@ def set_up_with_wall_clock(*arguments: Any) -> Callable[[steps.Group], list[tupl
             moments[number] = [time.monotonic()]
 
     @contextmanager
-    def timed_away(log: RankLog) -> Iterator[None]:
-        with away(log):
+    def timed_away(log: RankLog, back: Callable[[], None]) -> Iterator[None]:
+        with away(log, back):
             yield
         last = next(event for event in reversed(log._events) if event.kind != "mark") if log._collectives else None
         if last is not None:

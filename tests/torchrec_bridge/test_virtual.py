@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import product
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from torchrec_bridge.needs_torchrec import QUIET
 
 # isort: split
 from torchrec_bridge.truth_ranks import unsharded_rows
-from torchrec_bridge.virtual_ranks import set_up_steps, set_up_training
+from torchrec_bridge.virtual_ranks import set_up_collectives, set_up_steps, set_up_training
 
 from neuroshard_pipeline.lab.network import collective_us
 from neuroshard_pipeline.lab.network_presets import ethernet, network_preset
@@ -84,8 +85,8 @@ PLANS = [
 def test_virtual_ranks_train_like_an_unsharded_module():
     expected = unsharded_rows(TASK, BATCHES, PARAMS.learning_rate)
     with rank_team(WORLD, set_up_training, (WORLD, PER_HOST, BATCHES, PARAMS), PARAMS) as team:
-        for plan in PLANS:
-            answers = team.ask(plan, PARAMS.timeout_s)
+        for plan, through_copies in product(PLANS, (False, True)):
+            answers = team.ask((plan, through_copies), PARAMS.timeout_s)
             for feature, rows in expected.items():
                 found = np.concatenate([np.array(own[feature]) for own in answers])
                 np.testing.assert_allclose(found, np.array(rows), rtol=1e-5, atol=1e-5, err_msg=feature)
@@ -108,6 +109,15 @@ def test_replayed_steps_have_the_rows_of_measured_steps_for_every_network_and_an
     fast, slow = (frame[frame["network"] == name].reset_index() for name in networks)
     np.testing.assert_array_equal(fast["computed_ms"], slow["computed_ms"])
     assert (fast["step_ms"] < slow["step_ms"]).all()
+
+
+@pytest.mark.slow
+def test_collectives_give_the_same_results_through_copies():
+    with rank_team(3, set_up_collectives, (3, PARAMS), PARAMS) as team:
+        through, without = (team.ask(copied, PARAMS.timeout_s) for copied in (True, False))
+    assert [found for found, _ in through] == [found for found, _ in without]
+    assert [log.structure for _, log in through] == [log.structure for _, log in without]
+    assert without[0][0][5:7] == [[6.0] * 3, [7.0]]
 
 
 def log_of(*events: tuple[str, float, int], collectives: list[Collective]) -> StepLog:

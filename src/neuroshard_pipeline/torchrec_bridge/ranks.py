@@ -7,7 +7,7 @@ import os
 import tempfile
 import uuid
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,6 +17,7 @@ from neuroshard_pipeline.errors import NeuroShardError
 from neuroshard_pipeline.measurement import PRELOAD
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.workers import LocalTeam, settle_on_core
+from neuroshard_pipeline.workers.team import SetUp
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +36,8 @@ class RankParams(Parameters):
     """How the ranks run.
 
     Attributes:
-        backend: backend of torch.distributed; `gloo` runs on CPUs, `nccl` on one GPU per rank.
+        backend: backend of torch.distributed; `gloo` runs on CPUs, `nccl` on one GPU per rank. Virtual ranks
+            (`torchrec_bridge.virtual`) share one GPU with `nccl`.
         threads: threads of every rank on CPUs; with 1 thread every rank is pinned to one core.
         timeout_s: seconds after which an unfinished job of the ranks, or a collective, counts as failed.
     """
@@ -52,7 +54,7 @@ class RankParams(Parameters):
 
 @contextmanager
 def rank_team(
-    world_size: int, set_up: Callable[..., Callable[[Any], Any]], arguments: tuple[Any, ...], params: RankParams
+    world_size: int, set_up: SetUp, arguments: tuple[Any, ...], params: RankParams, num_gpus: int | None = None
 ) -> Iterator[LocalTeam]:
     """Yield a team of one process per rank. The processes start with the first job and end with the context.
 
@@ -60,12 +62,13 @@ def rank_team(
     the store file and returns the function that does the jobs.
 
     Raises:
-        RankError: the backend is nccl and the machine has fewer GPUs than ranks.
+        RankError: the backend is nccl and the machine has fewer than `num_gpus` GPUs, by default one per rank.
     """
     import torch  # imported late, because parameters and errors are needed without it
 
-    if params.backend == "nccl" and torch.cuda.device_count() < world_size:
-        problem = f"backend nccl needs a GPU for each of {world_size} ranks, not {torch.cuda.device_count()}"
+    if params.backend == "nccl" and torch.cuda.device_count() < (num_gpus or world_size):
+        need = "one GPU" if num_gpus == 1 else f"a GPU for each of {world_size} ranks"
+        problem = f"backend nccl needs {need}, not {torch.cuda.device_count()}"
         raise RankError(f"{problem}; lower world_size, or set backend to gloo")
     with tempfile.TemporaryDirectory() as folder:
         team = LocalTeam(
@@ -92,14 +95,14 @@ def join_ranks(
     """Join the process group, in the process of a rank, and return the rank's device.
 
     The ranks find each other through the file `store_file`. TorchRec treats `ranks_per_host` ranks as one host, by
-    default all of them. `backend` replaces that of `params`.
+    default all of them. `backend` replaces that of `params`; its ranks share the first GPU.
     """
     import torch
 
     _ignore_warnings()
     local = ranks_per_host or world_size
     os.environ.update(LOCAL_RANK=str(rank % local), LOCAL_WORLD_SIZE=str(local))
-    device = torch.device("cuda", rank) if params.backend == "nccl" else torch.device("cpu")
+    device = torch.device("cuda", 0 if backend else rank) if params.backend == "nccl" else torch.device("cpu")
     if params.backend == "nccl":
         torch.cuda.set_device(device)
     else:
@@ -113,7 +116,7 @@ def join_ranks(
         rank=rank,
         world_size=world_size,
         timeout=datetime.timedelta(seconds=params.timeout_s),
-        device_id=None if device.type == "cpu" else device,
+        device_id=None if device.type == "cpu" or backend else device,
     )
     return device
 

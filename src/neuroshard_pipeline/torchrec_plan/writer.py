@@ -25,7 +25,7 @@ from neuroshard_pipeline.tables.constraints import SEQUENCE_TYPES
 from neuroshard_pipeline.tables.row_blocks import row_blocks
 from neuroshard_pipeline.tables.table import Shard, Table
 
-ComputeDevice = Literal["cuda", "cpu"]
+ComputeDevice = Literal["cuda", "cuda:0", "cpu"]
 
 #: The fields of a table's `ParameterSharding`.
 ParameterForm = dict[str, Any]
@@ -56,7 +56,7 @@ class Devices:
     Attributes:
         world_size: number of ranks.
         local_world_size: ranks per host, or None if all ranks are on one host.
-        compute_device: `cuda` or `cpu`.
+        compute_device: `cuda` or `cpu`; `cuda:0` if all ranks share this GPU.
 
     Raises:
         PlanError: `local_world_size` does not divide `world_size`, or the device is unknown.
@@ -67,7 +67,7 @@ class Devices:
     compute_device: ComputeDevice = "cuda"
 
     def __post_init__(self) -> None:
-        if self.compute_device not in ("cuda", "cpu"):
+        if self.compute_device not in ("cuda", "cuda:0", "cpu"):
             raise PlanError(f"compute_device {self.compute_device!r} is unknown; use 'cuda' or 'cpu'")
         if self.ranks_per_host < 1 or self.world_size % self.ranks_per_host:
             raise PlanError(
@@ -81,7 +81,8 @@ class Devices:
 
     def placement(self, rank: int) -> str:
         """TorchRec's name for the device of `rank`, such as `rank:9/cuda:1` with 8 ranks per host."""
-        return f"rank:{rank}/cpu" if self.compute_device == "cpu" else f"rank:{rank}/cuda:{rank % self.ranks_per_host}"
+        own = f"cuda:{rank % self.ranks_per_host}" if self.compute_device == "cuda" else self.compute_device
+        return f"rank:{rank}/{own}"
 
 
 def torchrec_form(

@@ -150,7 +150,8 @@ class ShardedEmbeddings:
         unsharded = unsharded_embeddings(plan.task.tables)
         optimizer = OPTIMIZER_CLASSES[plan.task.optimizer]
         apply_optimizer_in_backward(optimizer, unsharded.parameters(), {"lr": params.learning_rate})
-        sharding_plan = plan.to_torchrec(unsharded, plan.task.local_world_size, params.compute_device)
+        kind: Any = str(device) if now else params.compute_device  # virtual ranks share a device
+        sharding_plan = plan.to_torchrec(unsharded, plan.task.local_world_size, kind)
         sharded = DistributedModelParallel(
             unsharded,
             device=device,

@@ -134,7 +134,7 @@ def timed_groups(
     layout = attrgetter("task.world_size", "task.local_world_size")
     for (world_size, per_host), own in groupby(groups, key=lambda group: layout(group.plans[0])):
         arguments = (world_size, per_host, params, networks is not None, load)
-        with rank_team(world_size, set_up_rank, arguments, params) as team:
+        with rank_team(world_size, set_up_rank, arguments, params, None if networks is None else 1) as team:
             for group in own:
                 frames = _frames(group, team, params, networks)
                 yield group, pd.concat(frames, ignore_index=True)
@@ -242,13 +242,15 @@ def set_up_rank(
 
     given = rank, world_size, params, store_file, local_world_size
     log = join_virtual_ranks(*given) if is_virtual else None
-    device = torch.device("cpu") if is_virtual else join_ranks(*given)
+    shared = torch.device("cuda:0" if params.compute_device == "cuda" else "cpu")
+    device = shared if is_virtual else join_ranks(*given)
     make = load()
     gc.freeze()  # objects of imported modules stay, so a garbage collection need not visit them
 
     def measure(group: Group) -> list[Step]:
         start_s = time.monotonic()
         gc.collect()  # the modules of the last group contain reference cycles
+        torch.cuda.empty_cache()  # for ranks that share the GPU
         made = make(group, params, device, log and log.now)
 
         def has_time(rounds: int) -> bool:

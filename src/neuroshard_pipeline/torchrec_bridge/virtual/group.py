@@ -1,6 +1,7 @@
 """A process group of torch.distributed that hands every collective to gloo and logs it."""
 
 import datetime
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
@@ -10,6 +11,7 @@ from torch.autograd import Variable
 
 from neuroshard_pipeline.host import usable_cores
 from neuroshard_pipeline.torchrec_bridge.ranks import RankError, RankParams, join_ranks
+from neuroshard_pipeline.torchrec_bridge.virtual.copies import HostCollective
 from neuroshard_pipeline.torchrec_bridge.virtual.log import Collective, RankLog
 
 _BACKEND = "virtual"
@@ -20,35 +22,44 @@ def join_virtual_ranks(
 ) -> RankLog:
     """Join a group of virtual ranks, in the process of a rank; the arguments are those of `ranks.join_ranks`.
 
+    With backend gloo, ranks share the cores, and their clock is the CPU time. With nccl, all ranks share the first GPU;
+    their clock is the wall clock after all work of the GPU, and gloo moves copies in host memory.
+
     Returns:
         The log, which is off until the first call of its `now`.
 
     Raises:
-        RankError: the backend is not gloo, or a rank has several threads.
+        RankError: a rank has several threads.
     """
-    if params.backend != "gloo" or params.threads != 1:
-        raise RankError(
-            f"virtual ranks run on CPUs with one thread each, not with backend {params.backend} and threads "
-            f"{params.threads}; set backend to gloo and threads to 1"
-        )
+    if params.threads != 1:
+        raise RankError(f"virtual ranks have one thread each, not threads {params.threads}; set threads to 1")
     cores = len(usable_cores())
-    log = RankLog(f"{store_file}-core-{rank % cores}" if world_size > cores else None)
+    if params.compute_device == "cuda":
+        log = RankLog(f"{store_file}-gpu", _gpu_s, lambda: torch.zeros(1, device="cuda"))
+    else:
+        log = RankLog(f"{store_file}-core-{rank % cores}" if world_size > cores else None)
 
     def make(options: Any, _: Any) -> LoggedGroup:
         return LoggedGroup(options, log)
 
-    dist.Backend.register_backend(_BACKEND, make, extended_api=True, devices=["cpu"])
-    join_ranks(rank, world_size, params, store_file, ranks_per_host, f"cpu:{_BACKEND}")
+    dist.Backend.register_backend(_BACKEND, make, extended_api=True, devices=["cpu", "cuda"])
+    join_ranks(rank, world_size, params, store_file, ranks_per_host, f"cpu:{_BACKEND},cuda:{_BACKEND}")
     return log
+
+
+def _gpu_s() -> float:
+    """The wall clock after all work of this process on the GPU."""
+    torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 @final
 class LoggedWork(dist.Work):
     """A collective that was started."""
 
-    def __init__(self, work: dist.Work, log: RankLog, index: int) -> None:
+    def __init__(self, collective: HostCollective, log: RankLog, index: int) -> None:
         super().__init__()
-        self._work, self._log, self._index = work, log, index
+        self._collective, self._log, self._index = collective, log, index
         self._is_waited = False
 
     def wait(self, timeout: datetime.timedelta = datetime.timedelta(0)) -> bool:
@@ -56,8 +67,8 @@ class LoggedWork(dist.Work):
         if not self._is_waited:
             self._log.wait(self._index)
             self._is_waited = True
-        with self._log.away():
-            return self._work.wait(timeout)
+        with self._log.away(self._collective.give_back):
+            return bool(self._collective.work.wait(timeout))
 
     def get_future(self) -> Any:
         """A future of the results, which are there already. The log has the wait at the end of the backward pass.
@@ -65,19 +76,19 @@ class LoggedWork(dist.Work):
         DistributedDataParallel waits for this future in C++ at the end of the backward pass. A rank that waits there
         would hold its core.
         """
-        with self._log.away():
-            self._work.wait()
+        with self._log.away(self._collective.give_back):
+            self._collective.work.wait()
         if not self._is_waited:
             self._is_waited = True
             if torch._C._current_graph_task_id() >= 0:
                 Variable._execution_engine.queue_callback(lambda: self._log.wait(self._index))
             else:
                 self._log.wait(self._index)
-        return self._work.get_future()
+        return self._collective.future()
 
     def is_completed(self) -> bool:
         """Whether the collective is done."""
-        return self._work.is_completed()
+        return bool(self._collective.work.is_completed())
 
 
 class LoggedGroup(dist.ProcessGroup):
@@ -103,6 +114,11 @@ class LoggedGroup(dist.ProcessGroup):
         self._desc = desc
 
     @property
+    def _device_types(self) -> list[torch.device]:
+        """Devices of the tensors that torch.distributed makes for collectives of its own."""
+        return [torch.device("cpu")]
+
+    @property
     def group_name(self) -> Any:  # noqa: D102
         return self._name
 
@@ -112,7 +128,8 @@ class LoggedGroup(dist.ProcessGroup):
 
     def _start(self, kind: str, sent_bytes: Sequence[int], name: str, *arguments: Any, **named: Any) -> LoggedWork:
         collective = Collective(kind, self._name, self._ranks, tuple(sent_bytes))
-        begun = self._log.start(collective, lambda: getattr(self._gloo, name)(*arguments, **named))
+        call = getattr(self._gloo, name)
+        begun = self._log.start(collective, lambda: HostCollective(call, *arguments, **named))
         return LoggedWork(begun[0], self._log, begun[1])
 
     def all_to_all_single(

@@ -1,4 +1,4 @@
-"""What a rank does in a step: marks, starts and ends of its collectives, and its CPU time between them."""
+"""What a rank does in a step: marks, starts and ends of its collectives, and its time between them."""
 
 import fcntl
 import os
@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, final
+
+Call = Callable[[], Any]
 
 
 class Collective(NamedTuple):
@@ -28,7 +30,7 @@ class Collective(NamedTuple):
 class Event(NamedTuple):
     """One entry of a log: a `mark` of the clock, the `start` of a collective, or the begin of a `wait` for its end.
 
-    `cpu_s` are the CPU seconds of the rank since the event before; time in gloo, and in waiting, does not count.
+    `cpu_s` are the seconds of the rank's clock since the event before; time in gloo, and in waiting, does not count.
     `number` is that of the mark or of the collective.
     """
 
@@ -53,13 +55,18 @@ class StepLog(NamedTuple):
 class RankLog:
     """Logs the steps of this process.
 
-    During a step, the rank holds its core while it computes, and frees it while it waits. Ranks that share a core
-    therefore do not interrupt each other. They have the path `core_file` in common; it is None if nobody else uses the
-    core.
+    During a step, the rank holds its core or GPU while it computes, and frees it while it waits. Ranks that share one
+    therefore do not interrupt each other.
+
+    Args:
+        lock_file: path that the ranks of a core or GPU have in common; None if nobody else uses it.
+        clock: seconds that the rank has computed; it waits for all work of the rank. By default, its CPU time.
+        wake: runs when the rank takes its core or GPU, before its clock goes on; a GPU switches to the rank meanwhile.
     """
 
-    def __init__(self, core_file: str | None) -> None:
-        self._core = os.open(core_file, os.O_RDWR | os.O_CREAT, 0o600) if core_file else None
+    def __init__(self, lock_file: str | None, clock: Call = time.thread_time, wake: Call = lambda: None) -> None:
+        self._core = os.open(lock_file, os.O_RDWR | os.O_CREAT, 0o600) if lock_file else None
+        self._clock, self._wake = clock, wake
         self._is_on = False
         self._events: list[Event] = []
         self._collectives: list[Collective] = []
@@ -75,7 +82,7 @@ class RankLog:
             self._take_core()
             self._before += len(self._collectives)
             self._is_on, self._events, self._collectives, self._marks = True, [Event("mark", 0.0, 0)], [], 0
-            self._last_s = time.thread_time()
+            self._last_s = self._clock()
         self._marks += 1
         return self._marks - 1
 
@@ -91,7 +98,7 @@ class RankLog:
         number = len(self._collectives) - 1
         self._add("start", number)
         begun = begin()
-        self._last_s = time.thread_time()
+        self._last_s = self._clock()
         return begun, self._before + number
 
     def wait(self, number: int) -> None:
@@ -100,23 +107,25 @@ class RankLog:
             self._add("wait", number - self._before)
 
     @contextmanager
-    def away(self) -> Iterator[None]:
-        """The rank does not compute."""
+    def away(self, back: Callable[[], None]) -> Iterator[None]:
+        """The rank does not compute; `back` runs when it holds its core or GPU again, and does not count."""
         if self._is_on:
             self._free_core()
         yield
         if self._is_on:
             self._take_core()
-        self._last_s = time.thread_time()
+        back()
+        self._last_s = self._clock()
 
     def _add(self, kind: Literal["mark", "start", "wait"], number: int) -> None:
-        now_s = time.thread_time()
+        now_s = self._clock()
         self._events.append(Event(kind, now_s - self._last_s, number))
         self._last_s = now_s
 
     def _take_core(self) -> None:
         if self._core is not None:
             fcntl.flock(self._core, fcntl.LOCK_EX)
+        self._wake()
 
     def _free_core(self) -> None:
         if self._core is not None:
