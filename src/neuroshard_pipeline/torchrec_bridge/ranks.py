@@ -103,10 +103,11 @@ def join_ranks(
     local = ranks_per_host or world_size
     os.environ.update(LOCAL_RANK=str(rank % local), LOCAL_WORLD_SIZE=str(local))
     device = torch.device("cuda", 0 if backend else rank) if params.backend == "nccl" else torch.device("cpu")
+    if backend or params.backend == "gloo":
+        _keep_memory()  # gloo has buffers in host memory
     if params.backend == "nccl":
         torch.cuda.set_device(device)
     else:
-        _keep_memory()
         torch.set_num_threads(params.threads)
         if params.threads == 1:
             settle_on_core(rank, world_size)
