@@ -9,8 +9,8 @@ Forward, one kernel that reads rows of weights, adds them up, and writes pooled 
 
     HBM      bytes of rows that are not in L2 (whole 64-byte bursts), ids, offsets and outputs, divided by the bandwidth
     L2       bytes of all rows (whole 32-byte sectors), ids, offsets and outputs, divided by the bandwidth
-    latency  a bag (the ids of one sample in one table) occupies 8 to 32 threads for a fixed time plus a time per id.
-             Every SM runs 64 warps of 32 threads at once. The whole time of the last bag to finish is added.
+    latency  a bag (the ids of one sample in one table) occupies a warp of 32 threads for a fixed time plus a time per
+             id. Every SM runs 64 warps at once. The whole time of the last bag to finish is added.
     host     bytes of rows that cross the link to managed memory (UVM, on the host), divided by the link's bandwidth
 
 Backward, 19 kernels:
@@ -51,7 +51,6 @@ L2_SECTOR = 32  # bytes of the smallest transfer between L2 and an SM (CUDA prog
 HBM_BURST = 64  # bytes of the smallest transfer between HBM and L2 on A100 and H100
 WARPS_PER_SM = 64  # resident warps of an SM of V100, A100 and H100 (CUDA programming guide, compute capabilities)
 NUMBERS_PER_WARP = 128  # FBGEMM: each of the 32 threads of a warp reads 4 numbers of a row at once
-LEAST_WARP_SHARE = 0.25  # FBGEMM: at least 8 threads handle a bag
 IDS_PER_WARP = 32  # FBGEMM: a row with more ids is reduced by a block of threads (max_segment_length_per_warp)
 IDS_PER_BLOCK = 1024  # FBGEMM: a row with more ids is reduced by several blocks (max_segment_length_per_cta)
 _FIRST_HOT_BIN = REUSE_BIN_EDGES.index(IDS_PER_WARP) + 1
@@ -198,10 +197,9 @@ class ModelledDevice(Parameters):
         kernels = self.kernels
         further_reads = np.maximum(np.ceil(lookup.dims / NUMBERS_PER_WARP) - 1.0, 0.0)
         row_us = kernels.row_latency_us * (1.0 + kernels.wide_row_share * further_reads)
-        warps_of_bag = np.clip(2.0 ** np.ceil(np.log2(lookup.dims / NUMBERS_PER_WARP)), LEAST_WARP_SHARE, 1.0)
         of_bags = lookup.bags * kernels.bag_latency_us + lookup.ids * row_us + missed * kernels.miss_latency_us
         last_bag = kernels.bag_latency_us + (row_us + kernels.miss_latency_us) * lookup.ids / lookup.bags
-        return float((of_bags * warps_of_bag).sum()) / (WARPS_PER_SM * self.device.sms) + float(last_bag.max())
+        return float(of_bags.sum()) / (WARPS_PER_SM * self.device.sms) + float(last_bag.max())
 
     def _fetched_rows(self, lookup: Lookup) -> FloatArray:
         """Rows that the forward pass reads from the host, or writes back to it from the cache, (S,)."""

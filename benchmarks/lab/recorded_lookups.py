@@ -1,0 +1,41 @@
+"""Lookups of a recording (data/01_raw/h200) in the form of published ones, so that a fit can use both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from published_lookups import PublishedLookup
+
+from neuroshard_pipeline.lab.lookups import lookup_of_shards
+from neuroshard_pipeline.measurement import RecordingParams, open_recording
+from neuroshard_pipeline.tables.frames import compute_samples_from_frame
+
+FOLDER = Path(__file__).resolve().parents[2] / "data" / "01_raw" / "h200"
+PRESET = "h200"
+SOURCE = "this project, recording of an H200"
+#: Samples that the fit sees, and further ones, of which the fit knows nothing.
+_FITTED, _CHECKED = 600, 1000
+
+
+def recorded_lookups(fitted: bool, folder: Path = FOLDER) -> list[PublishedLookup]:
+    """The samples of a recording that the fit sees (`fitted`), or others."""
+    recording = open_recording(RecordingParams(folder=str(folder), modelled_device=None))
+    samples = compute_samples_from_frame(recording.samples, recording.pool, recording.settings)
+    costs = recording.costs.set_index("sample_id")
+    order = np.random.default_rng(0).permutation(len(samples))
+    return [
+        PublishedLookup(
+            source=SOURCE if fitted else f"{SOURCE}, other samples",
+            where=sample.sample_id,
+            gpu="NVIDIA H200",
+            preset=PRESET,
+            kernel="forward and backward",
+            lookup=lookup_of_shards(sample.shards, sample.batch_size, sample.optimizer),
+            times_us={
+                "forward": 1e3 * costs.at[sample.sample_id, "forward_ms"],
+                "backward": 1e3 * costs.at[sample.sample_id, "backward_ms"],
+            },
+        )
+        for sample in (samples[at] for at in (order[:_FITTED] if fitted else order[_FITTED : _FITTED + _CHECKED]))
+    ]
