@@ -29,7 +29,7 @@ def test_prices_describe_plans_that_they_were_not_fitted_to(model):
         samples = step_samples(DEVICE, NETWORK, world_size, 12, np.random.default_rng(99))
         for part in ("input_dist", "module"):
             predicted = samples.work @ model.prices_of(part, world_size)
-            assert np.median(np.abs(predicted / samples.cost_ms[part] - 1)) < 0.25, (part, world_size)
+            assert np.median(np.abs(predicted / samples.cost_ms[part] - 1)) < 0.3, (part, world_size)
 
 
 def test_a_single_rank_pays_for_no_exchange_but_for_the_order_of_its_outputs(model):

@@ -18,10 +18,10 @@ from search.settings import WEIGHTS_AND_OPTIMIZER
 
 MODELS = load_cost_models("h100")
 RANKS = 4
-#: Lookups of both kinds of tables take longer backward than forward. With few rows that are looked up often, the
-#: backward pass takes about three quarters of the time; with wide rows, not quite two thirds.
-BACKWARD = [Table(f"hot{number}", 200, 16, 120.0) for number in range(6)]
-FORWARD = [Table(f"wide{number}", 100_000, 256, 30.0) for number in range(6)]
+#: With rows that are looked up once, the second half of a step, which has the backward lookups, takes three fifths of the
+#: time; with few rows that are looked up often, less than half.
+BACKWARD = [Table(f"rare{number}", 10**7, 512, 40.0) for number in range(6)]
+FORWARD = [Table(f"often{number}", 200, 512, 56.0) for number in range(6)]
 
 
 def problem_of(tables, **fields) -> Problem:
@@ -68,7 +68,7 @@ def test_exchanges_balance_both_halves():
     found = balanced_halves(problem, placement)
     before, after = halves_of(problem, placement), halves_of(problem, found)
     assert (after.max(axis=0) < 0.96 * before.max(axis=0)).all()
-    assert placement_cost_ms(problem, found) < 0.9 * placement_cost_ms(problem, placement)
+    assert placement_cost_ms(problem, found) < 0.95 * placement_cost_ms(problem, placement)
 
 
 def test_a_balanced_placement_and_one_whose_exchange_of_ids_is_hidden_stay():

@@ -21,7 +21,7 @@ from neuroshard_pipeline.tables.task import ShardingTask
 from search.settings import WEIGHTS_AND_OPTIMIZER
 
 MODELS = load_cost_models("h100")
-HEAVY = Table("heavy", 10**7, 128, 200.0)
+HEAVY = Table("heavy", 10**7, 256, 200.0)
 
 
 def problem_of(tables, memory_bytes=2**36, constraints=None) -> Problem:
