@@ -18,8 +18,8 @@ from search.settings import WEIGHTS_AND_OPTIMIZER
 
 MODELS = load_cost_models("h100")
 RANKS = 4
-#: With rows that are looked up once, the second half of a step, which has the backward lookups, takes three fifths of the
-#: time; with few rows that are looked up often, less than half.
+#: With rows that are looked up once, the second half of a step, which has the backward lookups, takes three fifths of
+#: the time; with few rows that are looked up often, less than half.
 BACKWARD = [Table(f"rare{number}", 10**7, 512, 40.0) for number in range(6)]
 FORWARD = [Table(f"often{number}", 200, 512, 56.0) for number in range(6)]
 
