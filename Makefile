@@ -32,7 +32,7 @@ export KEDRO_DISABLE_TELEMETRY := 1
 # compiled, or what has changed since.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run announce prune test test-kernels bench viz docs docs-serve lint types contracts unit check-pool fit-network gpu-check gpu-campaign same-results shipped-models clean help $(BENCHES)
+.PHONY: run announce test test-kernels bench viz docs docs-serve lint types contracts unit check-pool fit-network gpu-check gpu-campaign same-results shipped-models clean help $(BENCHES)
 
 help:
 	@echo "make run    set up, measure this machine, train cost models, search plans, write the report;"
@@ -44,7 +44,6 @@ help:
 	@echo "make docs   the documentation, into site/ (make docs-serve: on http://127.0.0.1:8000)"
 	@echo "make viz    the lineage in kedro-viz, on http://127.0.0.1:4141"
 	@echo "make gpu-check  one minute on a machine with a GPU: a table of what works there, with remedies"
-	@echo "make prune  delete stored measurements that the campaigns of ENV do not use, after asking"
 	@echo "make clean  empty the folders that runs of any environment write: 02_intermediate to 08_reporting (01_raw stays)"
 
 # On a GPU, the checks of the machine come first; exit code 2 means that no campaign can run.
@@ -59,10 +58,6 @@ announce:
 # ruff's answer comes at once; the other checks fill the time in which tests wait for processes.
 test: $(VENV)/.test lint
 	@$(MAKE) --no-print-directory --jobs unit types contracts
-
-# Lists stored measurements that no campaign of ENV uses, and asks before it deletes them.
-prune: $(VENV)/.run
-	$(BIN)/kedro prune --env $(ENV)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -14,7 +14,7 @@ MOST_LINES_OF_A_FUNCTION = 40
 MOST_LONG_FUNCTIONS = 5
 MOST_PARAMETERS = 7
 #: It rises only with a feature that nothing can be deleted for.
-MOST_LINES_OF_THE_PACKAGE = 41_100
+MOST_LINES_OF_THE_PACKAGE = 41_000
 
 
 @cache

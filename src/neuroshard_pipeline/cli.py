@@ -1,4 +1,4 @@
-"""The commands `kedro run` (Kedro's own) and `kedro prune`; errors that the user can correct have no traceback."""
+"""The command `kedro run`, Kedro's own; errors that the user can correct have no traceback."""
 
 import copy
 import functools
@@ -21,7 +21,6 @@ from yaml.parser import ParserError
 
 from neuroshard_pipeline.errors import NeuroShardError, did_you_mean
 from neuroshard_pipeline.hooks import NO_GROUP
-from neuroshard_pipeline.prune import prune
 
 #: One problem in pydantic's report: a line that ends with the field (or with the name of the whole type), then a line
 #: with the message and the value.
@@ -203,5 +202,3 @@ def cli() -> None:
 
 
 cli.add_command(run)
-prune.params += [option for option in kedro_run.params if option.name in ("env", "params")]
-cli.add_command(_with_plain_errors(prune))

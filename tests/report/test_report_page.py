@@ -179,4 +179,4 @@ def test_the_page_of_a_busy_machine_says_so_first(built_inputs, drawn):
         "other programs used 66% of its cores while lookups were measured and 74% of its cores while collectives were"
     )
     assert [told in text for text in texts] == [False, True]
-    assert texts[1].index("kedro prune --busy") < texts[1].index("Result")
+    assert texts[1].index("make clean") < texts[1].index("Result")

@@ -51,7 +51,7 @@ def test_the_noise_of_a_quiet_a_noisy_and_a_busy_run():
     assert "too noisy to tell good sharders apart" in noise_note(NOISE | {"resolution": 0.05}, 12)
     busy = noise_note(NOISE | {"resolution": 0.05, "other_programs": 0.3}, 12)
     assert "Other programs used 30% of the cores" in busy
-    assert "kedro prune --busy" in busy
+    assert "make clean" in busy
     assert noise_note(NOISE | {"resolution": None}, 12) == ""
 
 

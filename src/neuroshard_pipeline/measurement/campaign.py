@@ -87,8 +87,8 @@ class _Campaign(ABC, Generic[Sample]):
         if others is not None and others > BUSY_SHARE:
             _LOGGER.warning(
                 "other programs used %.0f %% of this machine's cores during the measurements with %s; on a quiet "
-                "machine, costs and plans differ. When these programs have ended, `kedro prune --busy` deletes these "
-                "measurements, and the next run makes them again",
+                "machine, costs and plans differ. When these programs have ended, empty the data folder with `make "
+                "clean`, and run again",
                 100 * others,
                 self.params.backend,
             )
@@ -110,9 +110,7 @@ class _Campaign(ABC, Generic[Sample]):
         identity = self.identity()
         name, described = name_of(identity), json.dumps(identity)
         for other in other_campaigns(done, identity):
-            _LOGGER.info(
-                "%d stored records stay unused (`make prune` deletes them): %s", len(other.keys), other.difference
-            )
+            _LOGGER.info("%d stored records stay unused: %s", len(other.keys), other.difference)
         records = {key: loaded(record) for key, record in done.items() if key.startswith(f"{name}/")}
         contents = {digest(sample) for sample in samples}
         visits = {visit for visit in measured_visits(records) if visit.digest in contents}

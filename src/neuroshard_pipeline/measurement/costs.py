@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 
 from neuroshard_pipeline.errors import MeasurementError
-from neuroshard_pipeline.host import BUSY_SHARE
 from neuroshard_pipeline.measurement.chunks import AnySample, Chunk, digest
 from neuroshard_pipeline.measurement.params import VisitStatistic
 from neuroshard_pipeline.measurement.timing import Timing
@@ -66,12 +65,6 @@ def load_rows(records: Records, campaign: str) -> pd.DataFrame:
         return pd.DataFrame(columns=[*RAW_COLUMNS, "key"])
     # A record of an older version lacks the newest columns.
     return pd.concat(frames, ignore_index=True).reindex(columns=[*RAW_COLUMNS, "key"])
-
-
-def busy_keys(records: Records, campaign: str) -> list[str]:
-    """Keys of the records of one campaign that were measured on a busy machine (`host.BUSY_SHARE`)."""
-    own = {key: loaded(records[key]) for key in sorted(records) if key.startswith(f"{campaign}/")}
-    return [key for key, record in own.items() if record.get("other_programs", pd.Series(0.0)).max() > BUSY_SHARE]
 
 
 def loaded(record: pd.DataFrame | Callable[[], pd.DataFrame]) -> pd.DataFrame:

@@ -72,8 +72,8 @@ def noise_note(noise: Mapping[str, Any], num_tasks: int) -> str:
     share = noise["other_programs"] or 0.0
     if share > BUSY_SHARE:
         note += (
-            f" Other programs used {share:.0%} of the cores: close them, delete the measurements with `kedro prune "
-            "--busy`, and run the stage search again."
+            f" Other programs used {share:.0%} of the cores: close them, empty the data folder with `make clean`, and "
+            "run again."
         )
     elif limit > _COARSE:
         note += (
