@@ -1,7 +1,6 @@
-"""Checks of datasets: missing inputs, unreadable cost models and table files, unwritable folders, free disk space."""
+"""Checks of datasets: missing inputs, unreadable cost models and table files, unwritable folders."""
 
 import os
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,6 @@ from kedro.io import AbstractVersionedDataset, DatasetError
 from neuroshard_pipeline.datasets import CostModelDataset, TableFileDataset
 from neuroshard_pipeline.errors import NeuroShardError
 from neuroshard_pipeline.pipelines.preflight.run import PlannedRun, Problems
-
-#: Free disk space that every run must find. A default run writes 20 MB, and the longest campaign ten times as much.
-LEAST_FREE_BYTES = 256 * 2**20
 
 
 def input_problems(run: PlannedRun) -> Problems:
@@ -40,7 +36,7 @@ def input_problems(run: PlannedRun) -> Problems:
 
 
 def output_problems(run: PlannedRun) -> Problems:
-    """Folders of outputs that cannot be written, and disks that are nearly full."""
+    """Folders of outputs that cannot be written."""
     folders = set()
     for name in run.pipeline.all_outputs():
         dataset: Any = run.catalog.get(name)
@@ -54,13 +50,6 @@ def output_problems(run: PlannedRun) -> Problems:
             yield (
                 f"{folder} cannot be written ({problem.strerror}); correct its permissions, or choose another folder "
                 "with --params data_root=FOLDER"
-            )
-            continue
-        free = shutil.disk_usage(folder).free
-        if free < LEAST_FREE_BYTES:
-            yield (
-                f"{folder} has {free} bytes of free disk, and a run starts only with {LEAST_FREE_BYTES}; free some, or "
-                "choose another folder with --params data_root=FOLDER"
             )
 
 

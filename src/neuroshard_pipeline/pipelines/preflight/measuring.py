@@ -2,7 +2,6 @@
 
 import importlib.util
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 
 from neuroshard_pipeline.host import available_memory_bytes
 from neuroshard_pipeline.measurement import CommMeasureParams, ComputeMeasureParams
@@ -30,8 +29,6 @@ def compute_problems(run: PlannedRun, named: Named, params: ComputeMeasureParams
     on_gpu = params.backend == "fbgemm_cuda"
     if importlib.util.find_spec("fbgemm_gpu") is None:
         yield f"{backend} needs fbgemm_gpu; install the project with the extra [{'cuda' if on_gpu else 'cpu'}]"
-    elif on_gpu and not _installed("fbgemm-gpu") and _installed("fbgemm-gpu-cpu"):
-        yield f"{backend}: fbgemm-gpu-cpu is installed; install the project with the extra [cuda] in a new environment"
     if params.engine == "ray":
         yield from extra_problems("cluster", run.setting(named("engine"), "ray"))
     workers = params.workers if params.engine == "local" else 1
@@ -45,13 +42,7 @@ def compute_problems(run: PlannedRun, named: Named, params: ComputeMeasureParams
 
 def comm_problems(run: PlannedRun, named: Named, params: CommMeasureParams, world_sizes: set[int]) -> Problems:
     """Problems of a campaign that runs collectives of `world_sizes` ranks."""
-    from torch import distributed as dist  # imported late: this takes seconds, and few runs measure
-
     backend, local = run.setting(named("backend"), params.backend), params.local_world_size
-    if params.backend == "nccl" and not dist.is_nccl_available():
-        yield f"{backend}: this build of torch has no NCCL; install the project with the extra [cuda]"
-    if params.backend == "gloo" and not dist.is_gloo_available():
-        yield f"{backend}: this build of torch has no gloo; install another build"
     for size in sorted(world_sizes):
         if local is not None and size > local and size % local:
             yield (
@@ -97,10 +88,3 @@ def _memory_problems(setting: str, purpose: str, needed_bytes: int) -> Problems:
             f"{setting}: {purpose} take {needed_bytes} bytes of memory, and this machine has {available} left; lower "
             "this parameter, or use a machine with more memory"
         )
-
-
-def _installed(distribution: str) -> bool:
-    try:
-        return bool(version(distribution))
-    except PackageNotFoundError:
-        return False
