@@ -206,7 +206,8 @@ def _fixed_ms(
     prices = prices_of(step, task)
     kinds = [TYPES[kind] for kind in used]
     exchanged = [kind for kind in kinds if kind != "data_parallel"]
-    fixed = len(exchanged) * prices["groups"] + (len(exchanged) < len(kinds)) * prices["replicas"]
+    fixed = bool(exchanged) * prices["modules"] + len(exchanged) * prices["groups"]
+    fixed += (len(exchanged) < len(kinds)) * prices["replicas"]
     if any((of_type > _ROUNDING_MS).all() for of_type in choices.ms[:, list(used), 2].T):
         fixed += exchange.constant_ms
     modules = {table.embedding_module for table in task.tables}

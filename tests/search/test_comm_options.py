@@ -92,18 +92,19 @@ def test_tables_of_other_data_types_and_poolings_have_lookups_of_their_own(data)
 
 
 def test_a_search_of_columns_knows_what_other_types_of_the_module_cost_it():
-    """The search has fixed costs for its two groups, and for the copy that joins outputs of `rows` and `columns`."""
+    """The search has fixed costs for two groups and one more module, and for a copy that joins outputs of the other."""
     models = step_models()
-    models.step.prices[2]["module"]["joined"] = models.step.prices[8]["module"]["joined"] = 3.0
+    for size in (2, 8):
+        models.step.prices[size]["module"] |= {"joined": 3.0, "modules": 0.7}
     tables = Table("rows", 1000, 16, 2.0), Table("columns", 500, 8, 1.0), Table("other", 500, 8, 1.0, module="b")
     task = ShardingTask(tables, 4, 64, 2**40)
     problem = Problem(task, models, WEIGHTS_AND_OPTIMIZER)
     spread = Spread({"rows": "row_wise"}, tuple(row_shards(tables[0], "row_wise", 4)), tuple(range(4)))
     rest = column_problem(problem, spread)
     alone = step_parts(task, spread.shards, spread.ranks, models).own_ms
-    groups_ms = 2 * step_prices(models.step, task).per_unit[0]  # of two modules
+    groups_ms = step_prices(models.step, task).exchanges_ms(0, 2)  # of two modules
     joined_ms = 3.0 * 16 * (16 + 8) / 1e6  # the other module has one type only
-    assert rest.background_ms == pytest.approx(alone + groups_ms + joined_ms)
+    assert rest.background_ms == pytest.approx(alone + groups_ms + 0.7 + joined_ms)
 
 
 def test_a_search_of_columns_and_the_price_agree_on_ranks_with_several_kernels():

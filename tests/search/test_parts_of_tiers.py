@@ -83,12 +83,14 @@ def test_work_of_every_rank(index_dedup):
     hot_ids = BATCH / 4 * hot.pooling_factor
     found_ids = steps["hot"] * hot_ids + steps["other"] * (all_ids - hot_ids)
     expected = {
+        "modules": 1,
         "groups": 2,
         "replicas": 2,
         "features": 2,
         "bags": BATCH / 2 + BATCH,
         "sent_bags": 2 * BATCH / 4 + 4 * BATCH / 4,
         "ids": sent_host + sent_cold,
+        "bucketized": sent_cold,
         "sent_ids": sent_host + sent_cold,
         "pooled": 16 * (hot_ids + sent_host + sent_cold),
         "returned": 16 * (hot_ids + sent_host + sent_cold),
@@ -96,7 +98,7 @@ def test_work_of_every_rank(index_dedup):
         "expanded": 16 * found_ids,
         "gradients": 16 * (10 + 20),
     }
-    counts = ("groups", "replicas", "features")
+    counts = ("modules", "groups", "replicas", "features")
     work = rank_work(plan.task, plan.shards, plan.ranks)
     for at, name in enumerate(QUANTITIES):
         scale = 1.0 if name in counts else 1e-6

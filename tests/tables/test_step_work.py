@@ -19,7 +19,7 @@ def work_of(*placed: tuple[Shard, int], **task) -> dict[str, list[float]]:
     """Every quantity of all ranks; those that `QUANTITIES` has in millions are converted to single units."""
     tables = tuple({shard.table.name: shard.table for shard, _ in placed}.values())
     found = rank_work(ShardingTask(tables, 4, 400, 2**40, **task), *zip(*placed, strict=True))
-    counts = ("groups", "features", "replicas", "kernels")
+    counts = ("modules", "groups", "features", "replicas", "kernels")
     return {name: (found[:, at] * (1 if name in counts else 1e6)).tolist() for at, name in enumerate(QUANTITIES)}
 
 
@@ -32,14 +32,17 @@ def test_outputs_of_one_module_are_joined_if_its_tables_have_several_types():
     assert work_of((whole(PLAIN), 0), (whole(OTHER), 1))["joined"] == [0] * 4
     assert work_of((whole(PLAIN), 0), *copies(OTHER))["joined"] == pytest.approx(own_samples)
     by_rows = zip(row_shards(OTHER, "row_wise", 4), range(4), strict=True)
-    assert work_of((whole(PLAIN), 0), *by_rows)["joined"] == pytest.approx(own_samples)
+    found = work_of((whole(PLAIN), 0), *by_rows)
+    assert found["joined"] == pytest.approx(own_samples)
+    assert (found["modules"], found["groups"]) == ([1] * 4, [2] * 4)
+    assert found["bucketized"] == pytest.approx([100 * 3.0] * 4)  # ids of the rank's samples for OTHER
 
 
 @pytest.mark.parametrize("change", [{"module": "b"}, {"is_weighted": True}, {"pooling": "none"}])
 def test_outputs_of_different_modules_are_not_joined(change):
     found = work_of((whole(PLAIN), 0), *zip(row_shards(replace(OTHER, **change), "row_wise", 4), range(4), strict=True))
     assert found["joined"] == [0] * 4
-    assert found["groups"] == [2] * 4
+    assert found["modules"] == found["groups"] == [2] * 4
 
 
 def test_a_rank_with_several_kernels_of_a_group_copies_their_outputs_to_one_place():

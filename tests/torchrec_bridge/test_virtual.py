@@ -24,6 +24,7 @@ from neuroshard_pipeline.torchrec_bridge.train_check.batches import drawn_batche
 from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams
 from neuroshard_pipeline.torchrec_bridge.truth.steps import (
     BACKWARD_PARTS,
+    INPUT_DIST_PARTS,
     REPLAYED_PARTS,
     STEP_PARTS,
     measure_steps,
@@ -105,6 +106,11 @@ def test_replayed_steps_have_the_rows_of_measured_steps_for_every_network_and_an
     assert len(frame) == len(PLANS) * WORLD * 2 * len(networks)
     np.testing.assert_allclose(frame[list(STEP_PARTS)].sum(axis=1), frame["step_ms"])
     np.testing.assert_allclose(frame[list(REPLAYED_PARTS)].sum(axis=1), frame["step_ms"])
+    of_input = frame[["input_dist_ms", *INPUT_DIST_PARTS]].to_numpy().T
+    assert (of_input[0] > of_input[1]).all()
+    assert (of_input[1] > 0).all()
+    assert (of_input[2] <= frame["waiting_ms"] + 1e-9).all()
+    assert (of_input[0] - of_input[1] >= of_input[2] - 1e-9).all()
     assert (frame[list(BACKWARD_PARTS)].sum(axis=1) < frame["backward_ms"]).all()
     fast, slow = (frame[frame["network"] == name].reset_index() for name in networks)
     np.testing.assert_array_equal(fast["computed_ms"], slow["computed_ms"])

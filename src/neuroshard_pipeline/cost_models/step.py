@@ -27,11 +27,12 @@ from neuroshard_pipeline.tables.step_work import QUANTITIES
 #: zeroing, copying to the buffer of the all_reduce, and the optimizer.
 PARTS: dict[str, tuple[str, ...]] = {
     "input_dist": (
-        *("groups", "features", "bags", "ids", "weights", "sent_bags", "sent_ids", "sent_weights", "deduplicated"),
+        *("modules", "groups", "features", "bags", "ids", "weights"),
+        *("sent_bags", "sent_ids", "sent_weights", "bucketized", "deduplicated"),
     ),
     "module": (
-        *("groups", "features", "bags", "weights", "pooled", "weighted", "averaged"),
-        *("returned", "reordered", "joined", "kernels", "gathered", "expanded", "converted", "host_link"),
+        *("modules", "groups", "features", "bags", "weights", "pooled", "weighted", "averaged"),
+        *("returned", "reordered", "permuted", "joined", "kernels", "gathered", "expanded", "converted", "host_link"),
     ),
     "dense": ("replicas", "gradients"),
 }

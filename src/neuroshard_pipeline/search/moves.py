@@ -185,16 +185,20 @@ def loads_after(layout: Layout, moves: Moves, problem: Problem) -> Loads:
 def shared_ms_added(layout: Layout, moves: Moves, problem: Problem) -> FloatArray:
     """(P,) ms that each move adds to every rank of the task (`Problem.added_to_all_ms`).
 
-    Only the first cut of a layout adds the reordering of outputs; no merge is credited with removing it.
+    The first cut of a layout adds the reordering of all outputs; no merge is credited with removing it.
     """
-    of_kind = np.append(problem.shared_ms, 0.0)
-    shard_kinds = np.append(layout.kinds, NONE)
-    leaving, other = shard_kinds[moves.shard], shard_kinds[moves.other]
-    added: FloatArray = of_kind[moves.to_source] + of_kind[moves.to_target] - of_kind[leaving] - of_kind[other]
-    is_cut = np.append(problem.is_cut, False)
+    is_cut, shard_kinds = np.append(problem.is_cut, False), np.append(layout.kinds, NONE)
+
+    def change(of_kind: FloatArray) -> FloatArray:
+        of_kind = np.append(of_kind, 0.0)
+        leaving, other = shard_kinds[moves.shard], shard_kinds[moves.other]
+        return np.asarray(of_kind[moves.to_source] + of_kind[moves.to_target] - of_kind[leaving] - of_kind[other])
+
+    reordered = change(problem.reorder_ms)
     if not is_cut[layout.kinds].any():
-        added = added + problem.reorder_ms * (is_cut[moves.to_source] | is_cut[moves.to_target])
-    return added
+        reordered += problem.reorder_ms[layout.kinds].sum()
+        reordered *= is_cut[moves.to_source] | is_cut[moves.to_target]
+    return change(problem.shared_ms) + reordered
 
 
 def _after(totals: np.ndarray, of_kind: np.ndarray, layout: Layout, moves: Moves) -> np.ndarray:

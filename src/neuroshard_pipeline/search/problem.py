@@ -93,6 +93,7 @@ class Problem:
         self._cost: FloatArray = np.empty(0)
         self._embedding: FloatArray = np.empty((0, 0))
         self._shared_ms: FloatArray = np.empty(0)
+        self._reorder_ms: FloatArray = np.empty(0)
         self._number: dict[tuple[int, int], int] = {}
         self._embedded = {} if embedded is None else embedded  # by table name and width
         self._looked_up: dict[tuple[str, int, int, str], FloatArray] = {}
@@ -125,21 +126,18 @@ class Problem:
     def added_to_all_ms(self, states: IntArray) -> FloatArray:
         """(...) ms that the shards of each of `states` (..., N) add to every rank, with the reordering of outputs."""
         added: FloatArray = self.shared_ms[states].sum(axis=-1)
-        return added + self.reorder_ms * self.is_cut[states].any(axis=-1)
+        return added + self.reorder_ms[states].sum(axis=-1) * self.is_cut[states].any(axis=-1)
 
     @property
     def is_cut(self) -> BoolArray:
         """(Y,) whether a kind has only some of its unit's columns."""
         return self.width < self.width[self.whole_tables][self.unit]
 
-    @cached_property
-    def reorder_ms(self) -> float:
-        """Time in ms that all ranks need to reorder the outputs of the column-wise tables once any of them is cut."""
-        if self.prices is None:
-            return 0.0
-        return self.prices.reorder_ms(
-            [shard for unit in range(len(self.units)) for shard in self._shards(unit, 0, self.units[unit].width)]
-        )
+    @property
+    def reorder_ms(self) -> FloatArray:
+        """(Y,) ms that all ranks need to reorder the outputs of a shard of every kind, once any table is cut."""
+        self._embed_new_kinds()
+        return self._reorder_ms
 
     @property
     def embedding(self) -> FloatArray:
@@ -287,6 +285,9 @@ class Problem:
             embedding = np.add.reduceat(embedding, starts, axis=0)
         cost_ms = self.models.compute.costs_from_sums(embedding, self.task.batch_size).sum(axis=-1)
         self._cost = np.append(self._cost, quantised(cost_ms))
-        shared_ms = [0.0 if self.prices is None else self.prices.shared_ms(kind) for kind in shards]
-        self._shared_ms = np.append(self._shared_ms, shared_ms)
+        prices = self.prices
+        added_ms = [(0.0, 0.0) if prices is None else (prices.shared_ms(of), prices.reorder_ms(of)) for of in shards]
+        self._shared_ms, self._reorder_ms = np.column_stack(
+            [(self._shared_ms, self._reorder_ms), np.transpose(added_ms)]
+        )
         self._embedding = np.concatenate([self._embedding, embedding]) if known else embedding

@@ -87,6 +87,8 @@ class SpreadEstimate:
         columns[replicas] = columns[cut] = False
         cost = self._columns_ms(columns) if columns.any() else 0.0
         cost += self._joined_ms if sum(map(bool, (columns.any(), len(replicas), len(cut)))) > 1 else 0.0
+        groups = int(columns.any()) + bool(len(cut))
+        cost += self._prices.exchanges_ms(min(groups, 1), groups)
         if len(replicas):
             cost += float(self._compute_ms(self._replica[replicas].sum(axis=0))) + float(
                 self._replica_ms[replicas].sum()
@@ -108,10 +110,10 @@ class SpreadEstimate:
             level = level + large
         most_ms = float(self._alone[rows, level][which].max())
         shared = float((2.0**level * self._shared[rows, level])[which].sum())
-        reorder = self._reorder_ms_per_dim * float(self._dims[which].sum()) if level.any() else 0.0
+        reorder = float((2.0**level * self._reorder_ms[rows, level])[which].sum()) if level.any() else 0.0
         largest = float((self._dims / 2.0**level)[which & self._is_sequence].max(initial=0.0))
         exchange = self._exchange_ms(max(float(self._dims[which].sum()) / world, largest))
-        return max(balanced_ms, most_ms) + shared + reorder + self._group_ms + exchange
+        return max(balanced_ms, most_ms) + shared + reorder + exchange
 
     def _cut_ms(self, cut: IntArray, kind: ShardingType) -> float:
         """Cost of tables whose rows are cut over all ranks, or each over the ranks of one host."""
@@ -130,7 +132,7 @@ class SpreadEstimate:
             buffer, members = max(dims / task.num_hosts, float(self._dims[cut].max())), task.ranks_per_host
         size = _BYTES_PER_FLOAT * task.comm_share * task.batch_size * buffer
         both = self._reduce_ms("reduce_scatter", size, members) + self._reduce_ms("all_gather", size, members)
-        return cost + both + self._group_ms + float(shared[cut].sum())
+        return cost + both + float(shared[cut].sum())
 
     def _add_columns(self, tables: Sequence[Table]) -> None:
         """Embeddings (T, L, H), costs alone (T, L) and shared costs (T, L) of column shards of every level."""
@@ -139,6 +141,7 @@ class SpreadEstimate:
         self._columns = self._sums(shards)[place]
         self._alone = self._compute_ms(self._columns)
         self._shared = np.array([self._prices.shared_ms([shard]) for shard in shards])[place]
+        self._reorder_ms = np.array([self._prices.reorder_ms([shard]) for shard in shards])[place]
         self._dims = np.array([outputs_per_sample(whole(table), self._task) for table in tables])
         self._is_sequence = np.array([table.pooling == "none" for table in tables])
         constraints = [self._task.constraints.of(table.name) for table in tables]
@@ -146,10 +149,6 @@ class SpreadEstimate:
         by_width = [int(np.log2(max(t.embedding_dim // least, 1))) for t, least in zip(tables, widest, strict=True)]
         by_count = [_LEVELS if c.max_shards is None else int(np.log2(c.max_shards)) for c in constraints]
         self._most_levels = np.minimum(np.minimum(by_width, by_count), _LEVELS - 1)
-        self._group_ms = float(self._prices.per_unit[list(QUANTITIES).index("groups")])
-        self._reorder_ms_per_dim = self._prices.reorder_ms([whole(table) for table in tables]) / max(
-            self._dims.sum(), 1.0
-        )
         pooled = [whole(table) for table in tables if table.pooling != "none"]
         self._joined_ms = self._prices.joined_at_most_ms(pooled)
         whole_dims = float(self._dims[self._is_sequence].max(initial=0.0))

@@ -20,14 +20,15 @@ from neuroshard_pipeline.cost_models.step import StepCostModel
 from neuroshard_pipeline.search.models import CommModel, Models
 from neuroshard_pipeline.search.parts import GroupReduction, shard_embeddings
 from neuroshard_pipeline.tables.replica_groups import groups_on_host, synced_bytes
-from neuroshard_pipeline.tables.step_work import QUANTITIES, exchange_groups, joined_floats, kernel_of, shard_work
+from neuroshard_pipeline.tables.step_work import QUANTITIES, exchange_counts, joined_floats, kernel_of, shard_work
 from neuroshard_pipeline.tables.table import Shard, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
-_POOLED, _RETURNED, _REORDERED, _JOINED, _GROUPS, _KERNELS, _GATHERED = (
+_POOLED, _RETURNED, _REORDERED, _PERMUTED, _JOINED, _KERNELS, _GATHERED = (
     list(QUANTITIES).index(name)
-    for name in ("pooled", "returned", "reordered", "joined", "groups", "kernels", "gathered")
+    for name in ("pooled", "returned", "reordered", "permuted", "joined", "kernels", "gathered")
 )
+_EXCHANGES = [list(QUANTITIES).index(name) for name in ("modules", "groups")]
 
 
 #: Predicts ms (..., 2) from summed embeddings (..., H) and a batch size.
@@ -68,16 +69,16 @@ class StepPrices:
         """(S,) ms in which the rank of each shard copies its outputs, if its group has several kernels there."""
         return np.array([self._work_of(shard)[0][_POOLED] * self.per_unit[_GATHERED] for shard in shards])
 
-    def reorder_ms(self, whole_tables: Sequence[Shard]) -> float:
-        """Time in ms that every rank needs to reorder the outputs of column-wise tables if one of them is cut."""
-        return self._returned(whole_tables) * float(self.per_unit[_REORDERED])
+    def reorder_ms(self, shards: Iterable[Shard]) -> float:
+        """Ms that every rank needs to reorder the outputs of these column-wise shards, once any table is cut."""
+        reordered, permuted = self.per_unit[[_REORDERED, _PERMUTED]]
+        return float(
+            sum(self._work_of(shard)[1][_RETURNED] * (reordered + permuted / shard.embedding_dim) for shard in shards)
+        )
 
-    def joined_at_most_ms(self, whole_tables: Sequence[Shard]) -> float:
+    def joined_at_most_ms(self, whole_tables: Iterable[Shard]) -> float:
         """`joined_ms` if all of these tables are in one module and have several sharding types."""
-        return self._returned(whole_tables) * float(self.per_unit[_JOINED])
-
-    def _returned(self, whole_tables: Sequence[Shard]) -> float:
-        return float(sum(self._work_of(shard)[1][_RETURNED] for shard in whole_tables))
+        return float(sum(self._work_of(shard)[1][_RETURNED] for shard in whole_tables) * self.per_unit[_JOINED])
 
     def joined_ms(self, shards: Sequence[Shard]) -> float:
         """Time in ms that every rank needs to join the outputs of modules whose tables have several sharding types."""
@@ -86,7 +87,11 @@ class StepPrices:
     def groups_ms(self, shards: Sequence[Shard], others: Sequence[Shard]) -> float:
         """Ms that the groups (modules and types) of `shards` add to every rank; `others` belong to other groups."""
         joined_ms = self.joined_ms([*shards, *others]) - self.joined_ms(others)
-        return float(self.per_unit[_GROUPS]) * len(exchange_groups(shards)) + joined_ms
+        return self.exchanges_ms(*exchange_counts([*shards, *others]) - exchange_counts(others)) + joined_ms
+
+    def exchanges_ms(self, modules: int, groups: int) -> float:
+        """Ms that every rank needs because these numbers of modules and groups exchange ids."""
+        return float(self.per_unit[_EXCHANGES] @ (modules, groups))
 
     def shared_ms(self, shards: Iterable[Shard]) -> float:
         """Ms that the shards together add to every rank."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from neuroshard_pipeline.arrays import FloatArray
+from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.tables.dedup import exchanged
 from neuroshard_pipeline.tables.host_memory import host_link_bytes
 from neuroshard_pipeline.tables.kinds import EmbeddingModule
@@ -19,6 +19,7 @@ from neuroshard_pipeline.tables.task import ShardingTask
 
 #: Quantities of one rank, in millions, except those whose description begins with "number of".
 QUANTITIES: dict[str, str] = {
+    "modules": "number of modules that exchange ids; the input dists of a module's sharding types start together",
     "groups": "number of pairs of module and sharding type that exchange ids; each has its own input dist and lookup",
     "features": "number of features whose ids the rank receives; a feature counts again for every shard",
     "bags": "bag lengths that the rank receives: features * samples",
@@ -27,12 +28,14 @@ QUANTITIES: dict[str, str] = {
     "sent_bags": "bag lengths that the rank sends, the same on all ranks",
     "sent_ids": "ids that the rank sends, the same on all ranks",
     "sent_weights": "weights of ids that the rank sends, the same on all ranks",
+    "bucketized": "ids that the rank divides among the ranks that hold rows of their tables, the same on all ranks",
     "deduplicated": "ids among which the rank finds repetitions or that it divides among tiers, the same on all ranks",
     "pooled": "floats that the rank's lookups write",
     "weighted": "floats of rows that the rank looks up with a weight",
     "averaged": "floats of `pooled` that are means",
     "returned": "floats that the rank gets back for its own samples, the same on all ranks",
     "reordered": "floats of `returned` in groups that have a table of several column shards and permute all outputs",
+    "permuted": "vectors of `reordered`: samples * features of every shard",
     "joined": "floats of `returned` in modules of pooled tables with several sharding types, whose outputs are joined",
     "kernels": "number of lookup kernels of the rank, beyond one for every pair of module and sharding type",
     "gathered": "floats of `pooled` that the rank copies to one place, where such a pair has several lookup kernels",
@@ -71,7 +74,8 @@ def kernel_of(shard: Shard) -> Kernel:
 def shard_work(shard: Shard, task: ShardingTask) -> tuple[FloatArray, FloatArray]:
     """The work that one shard causes on its own rank, and on every rank of the task, (Q,) each.
 
-    `groups`, `replicas`, `reordered`, `joined`, `kernels` and `gathered` depend on all shards and are left out.
+    The numbers of modules, groups and kernels, `reordered`, `permuted`, `joined` and `gathered` depend on all shards
+    and are 0.
 
     A replica needs no exchange. Every rank has a replica of the table, and each replica accounts for `1 / world_size`
     of the work in the second array. A `host_row_wise` shard receives only ids of its host's samples.
@@ -94,6 +98,8 @@ def shard_work(shard: Shard, task: ShardingTask) -> tuple[FloatArray, FloatArray
         own["pooled"] = outputs * (shard.row_share if table.pooling == "none" else 1.0)
         everywhere = {name: share * own[of] for name, of in (("sent_bags", "bags"), ("sent_ids", "ids"))}
         everywhere |= {"sent_weights": share * own["weights"], "returned": share * outputs * shard.row_share}
+        if shard.sharding_type in ("row_wise", "table_row_wise", "grid_shard"):
+            everywhere["bucketized"] = everywhere["sent_ids"]
         if shard.sharding_type == "host_row_wise":
             own["gradients"] = shard.num_rows * shard.embedding_dim
         if task.comm_share < 1:
@@ -147,12 +153,12 @@ def work_of(task: ShardingTask, placed: PlacedShards) -> FloatArray:
     works = np.array([shard_work(shard, task) for shard in placed.shards]).reshape(-1, 2, len(QUANTITIES))
     own, everywhere = works[:, 0], placed.times[:, None] * works[:, 1]
     work: FloatArray = placed.per_rank(own) + everywhere.sum(axis=0)
-    work[:, _INDEX["groups"]] = len(exchange_groups(placed.shards))
+    work[:, [_INDEX["modules"], _INDEX["groups"]]] = exchange_counts(placed.shards)
     has_replicas = ("data_parallel", "host_row_wise")
     replicated = {group_of(shard) for shard in placed.shards if shard.sharding_type in has_replicas}
     work[:, _INDEX["replicas"]] = len(replicated)
     returned = list(zip(placed.shards, everywhere[:, _INDEX["returned"]].tolist(), strict=True))
-    work[:, _INDEX["reordered"]] = _reordered_floats(returned)
+    work[:, [_INDEX["reordered"], _INDEX["permuted"]]] = _reordered(returned)
     work[:, _INDEX["joined"]] = _joined_floats(returned)
     work[:, [_INDEX["kernels"], _INDEX["gathered"]]] = _gathered(placed, own[:, _INDEX["pooled"]])
     return work
@@ -175,17 +181,20 @@ def _gathered(placed: PlacedShards, pooled: FloatArray) -> FloatArray:
     return np.column_stack([beyond_one, np.bincount(placed.rank, floats, placed.world_size)])
 
 
-def _reordered_floats(returned_by: Iterable[tuple[Shard, float]]) -> float:
-    """The quantity `reordered` from distinct shards and their part of `returned` (column_wise and grid_shard only)."""
-    returned: dict[Group, float] = defaultdict(float)
+def _reordered(returned_by: Iterable[tuple[Shard, float]]) -> FloatArray:
+    """The quantities `reordered` and `permuted`, (2,), from distinct shards and their part of `returned`.
+
+    Only column_wise and grid_shard tables are cut by columns.
+    """
+    found: dict[Group, FloatArray] = defaultdict(lambda: np.zeros(2))
     cut = set()
     for shard, floats in returned_by:
         if shard.sharding_type in ("column_wise", "grid_shard"):
             group = group_of(shard)
-            returned[group] += floats
+            found[group] += (floats, floats / shard.embedding_dim)
             if shard.embedding_dim < shard.table.embedding_dim:
                 cut.add(group)
-    return sum(returned[group] for group in cut)
+    return sum((found[group] for group in cut), start=np.zeros(2))
 
 
 def joined_floats(task: ShardingTask, shards: Sequence[Shard]) -> float:
@@ -216,3 +225,9 @@ def _joined_floats(returned_by: Iterable[tuple[Shard, float]]) -> float:
 def exchange_groups(shards: Sequence[Shard]) -> set[Group]:
     """The groups whose ids are exchanged; replicas need no exchange."""
     return {group_of(shard) for shard in distinct_shards(shards)[0] if shard.sharding_type != "data_parallel"}
+
+
+def exchange_counts(shards: Sequence[Shard]) -> IntArray:
+    """The quantities `modules` and `groups`, (2,), of a plan with these shards."""
+    groups = exchange_groups(shards)
+    return np.array([len({module for module, _ in groups}), len(groups)])

@@ -1,6 +1,6 @@
 """Random plans whose steps are measured to fit the step cost model."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,13 +11,25 @@ from neuroshard_pipeline.augment.drawing import BatchSize, Share, TableLimits, W
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.frames import tables_from_frame
-from neuroshard_pipeline.tables.row_blocks import row_blocks, row_shards
-from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, Table, whole
+from neuroshard_pipeline.tables.row_blocks import last_rank_has_rows, ranks_together, shards_together
+from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, ShardingType, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
 _STREAM, _KIND_STREAM = 11, 12
 #: Probabilities that a column-wise table is cut into shards. One of them is drawn per plan; with 0, all are whole.
 _CUT_SHARES = (0.0, 0.3, 1.0)
+#: The sharding types of the tables of a plan are drawn from one of these; a table that cannot have any is column-wise.
+_MIXES: tuple[tuple[ShardingType, ...], ...] = (
+    ("column_wise", "column_wise", "row_wise"),
+    ("column_wise", "data_parallel"),
+    ("column_wise", "column_wise", "row_wise", "data_parallel", "data_parallel"),
+)
+_MIXES_ON_HOSTS: tuple[tuple[ShardingType, ...], ...] = (
+    ("table_row_wise",),
+    ("grid_shard",),
+    ("column_wise", "column_wise", "table_row_wise", "data_parallel"),
+    ("column_wise", "table_row_wise", "grid_shard"),
+)
 #: A task's tables are drawn with probabilities in proportion to one of these powers of their pooling factors. The first
 #: favours tables with short bags, the last tables with long bags.
 _POOLING_POWERS = (-0.5, 0.0, 0.25)
@@ -42,8 +54,8 @@ class StepPlanParams(TableLimits):
         half_precision_share: share of tasks with fp16 communication.
         max_weight_bytes_per_rank: largest total size of the tables of a task, for every rank; the largest drawn tables
             are left out until the others fit.
-        spread_share: share of plans in which tables may be row-wise or data-parallel. On several hosts, a quarter of
-            these plans has some table-row-wise tables, and a quarter as many as possible.
+        spread_share: share of plans in which tables may have other types than `column_wise`. On several hosts, half of
+            these plans have table-row-wise or grid-sharded tables.
         max_replica_bytes: largest size of a data-parallel table.
         seed: seed of all draws.
     """
@@ -67,8 +79,8 @@ def random_plans(pool: pd.DataFrame, params: StepPlanParams, ranks_per_host: int
     """Draw tasks and plans whose quantities of work (`tables.step_work`) vary independently of each other.
 
     The number of tables of the pool (`augment.table_pool`), their widths and the lengths of their bags are drawn
-    independently for every task. Some plans have many column shards, and most have more work on one rank than on
-    another. Without `ranks_per_host`, all ranks are on one host.
+    independently for every task. Every second plan places each shard on the rank that looks up least; the others have
+    more work on one rank than on another. Without `ranks_per_host`, all ranks are on one host.
 
     Raises:
         TaskError: the pool has too few tables of a batch size.
@@ -80,7 +92,7 @@ def random_plans(pool: pd.DataFrame, params: StepPlanParams, ranks_per_host: int
             task = _draw_task(pool, params, world_size, index, rng)
             if ranks_per_host is not None and world_size > ranks_per_host:
                 task = replace(task, local_world_size=ranks_per_host)
-            plans += [_draw_plan(task, f"random-{number}", params, rng) for number in range(params.plans_per_task)]
+            plans += [_draw_plan(task, number, params, rng) for number in range(params.plans_per_task)]
     return plans
 
 
@@ -100,18 +112,17 @@ def _draw_task(
         )
     weights = candidates["pooling_factor"].to_numpy() ** rng.choice(_POOLING_POWERS)
     order = rng.choice(len(candidates), size=count, replace=False, p=weights / weights.sum())
-    widths = rng.choice(params.dimensions, size=rng.integers(1, 4))
+    widths = rng.choice(params.dimensions, size=rng.integers(1, 4)) if rng.random() < 0.5 else params.dimensions
     drawn = [
         replace(table, embedding_dim=int(rng.choice(widths))) for table in tables_from_frame(candidates.iloc[order])
     ]
     kind_rng = np.random.default_rng([_KIND_STREAM, params.seed, world_size, index])
     drawn = _with_other_kinds(drawn, params, kind_rng)
-    memory_bytes = 2**50  # no plan is too large for a rank; the weights of all tables together are limited
     return ShardingTask(
-        list(_first_that_fit(drawn, params.max_weight_bytes_per_rank * world_size)),
+        _first_that_fit(drawn, params.max_weight_bytes_per_rank * world_size),
         world_size,
         batch_size,
-        memory_bytes,
+        memory_bytes=2**50,  # no plan is too large for a rank; the weights of all tables together are limited
         task_id=f"step-{world_size}-ranks-{index:03d}",
         comm_precision="fp16" if kind_rng.random() < params.half_precision_share else "fp32",
     )
@@ -130,46 +141,39 @@ def _with_other_kinds(tables: Sequence[Table], params: StepPlanParams, rng: np.r
     return found
 
 
-def _first_that_fit(tables: Sequence[Table], max_bytes: int) -> Iterator[Table]:
+def _first_that_fit(tables: Sequence[Table], max_bytes: int) -> list[Table]:
     """The smallest tables, as many as `max_bytes` allow, in ascending order of size; at least one."""
-    used = 0
-    for table in sorted(tables, key=lambda table: table.weight_bytes):
-        if used and used + table.weight_bytes > max_bytes:
-            return
-        used += table.weight_bytes
-        yield table
+    ascending = sorted(tables, key=lambda table: table.weight_bytes)
+    used = np.cumsum([table.weight_bytes for table in ascending])
+    return ascending[: max(int((used <= max_bytes).sum()), 1)]
 
 
-def _draw_plan(task: ShardingTask, name: str, params: StepPlanParams, rng: np.random.Generator) -> Plan:
+def _draw_plan(task: ShardingTask, number: int, params: StepPlanParams, rng: np.random.Generator) -> Plan:
     cut_share, shares = rng.choice(_CUT_SHARES), rng.dirichlet(np.full(task.world_size, 3.0))
-    spread = rng.choice(("row_wise", "data_parallel", "both")) if rng.random() < params.spread_share else ""
-    on_host = bool(spread) and task.num_hosts > 1 and rng.random() < 0.5
-    spread = "all" if on_host and rng.random() < 0.5 else spread
-    placed: list[tuple[Shard, int]] = []
-    for table in task.tables:
-        kind = _type_of(table, task.world_size, spread, params.max_replica_bytes, rng)
-        if kind == "data_parallel":
-            placed += [(whole(table, "data_parallel"), rank) for rank in range(task.world_size)]
-        elif kind == "row_wise":
-            count = task.ranks_per_host if on_host else task.world_size
-            first = count * int(rng.integers(task.num_hosts)) if on_host else 0
-            rows = row_shards(table, "table_row_wise" if on_host else "row_wise", count)
-            placed += zip(rows, range(first, first + count), strict=True)
-        else:
-            pieces = _column_shards(table, rng) if rng.random() < cut_share else [whole(table)]
-            placed += [(piece, int(rng.choice(task.world_size, p=shares))) for piece in pieces]
-    shards, ranks = zip(*placed, strict=True)
-    return Plan(task, shards, ranks, name, compute_device=None)
+    mixes = _MIXES_ON_HOSTS if task.num_hosts > 1 and rng.random() < 0.5 else _MIXES
+    mix = mixes[rng.integers(len(mixes))] if rng.random() < params.spread_share else ("column_wise",)
+    looked_up, placed = np.zeros(task.world_size), list[tuple[Shard, int]]()
+    for table in sorted(task.tables, key=lambda table: -table.pooling_factor * table.embedding_dim):
+        kind = _draw_type(table, task, mix, params.max_replica_bytes, rng)
+        is_cut = kind == "grid_shard" or (kind == "column_wise" and rng.random() < cut_share)
+        for piece in _column_shards(table, rng) if is_cut else [whole(table)]:
+            groups = ranks_together(kind, task)
+            at, loads = rng.choice(len(groups), p=shares[groups].sum(axis=1)), looked_up[groups].sum(axis=1)
+            ranks = groups[loads.argmin() if number % 2 else at]
+            placed += zip(shards_together(piece, kind, len(ranks)), ranks, strict=False)
+            looked_up[ranks] += table.pooling_factor * piece.embedding_dim / len(ranks)
+    shards, ranks_of_shards = zip(*placed, strict=True)
+    return Plan(task, shards, ranks_of_shards, f"random-{number}", compute_device=None)
 
 
-def _type_of(table: Table, world_size: int, spread: str, max_replica_bytes: int, rng: np.random.Generator) -> str:
-    possible = ["column_wise"] * 2 if spread != "all" else []
-    is_cuttable = table.pooling != "mean"  # see `constraints.possible_types`
-    if spread not in ("", "data_parallel") and is_cuttable and row_blocks(table.num_embeddings, world_size)[-1][1] > 0:
-        possible.append("row_wise")
-    if spread in ("data_parallel", "both") and table.weight_bytes <= max_replica_bytes:
-        possible += ["data_parallel"] * 2
-    return str(rng.choice(possible or ["column_wise"]))
+def _draw_type(
+    table: Table, task: ShardingTask, mix: Sequence[ShardingType], max_replica_bytes: int, rng: np.random.Generator
+) -> ShardingType:
+    """One of the types of `mix` that the table can have, or else `column_wise`."""
+    is_cuttable = table.pooling != "mean" and last_rank_has_rows(table.num_embeddings, task.world_size)
+    others = {"column_wise": True, "data_parallel": table.weight_bytes <= max_replica_bytes}
+    possible = [kind for kind in mix if others.get(kind, is_cuttable)] or ["column_wise"]
+    return possible[int(rng.integers(len(possible)))]
 
 
 def _column_shards(table: Table, rng: np.random.Generator) -> list[Shard]:

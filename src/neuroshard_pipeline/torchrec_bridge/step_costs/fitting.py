@@ -26,14 +26,16 @@ from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.price import predicted_cost
 from neuroshard_pipeline.tables.frames import tasks_from_frame
 from neuroshard_pipeline.tables.step_work import QUANTITIES, rank_work
+from neuroshard_pipeline.torchrec_bridge.step_costs.measuring import COLUMNS
 
 #: Plans of one task are held out together; every task is held out once.
 _FOLDS = 4
 #: Number of fits. Each fit uses the slowest ranks and their waits under the prices of the fit before.
 _FITS = 3
-#: Errors of plans on other numbers of ranks count this much; they tell quantities apart that few plans have. With them,
-#: held-out steps on 16 virtual ranks (25 Gbit/s) err by 7 %, without by 13 %; with 0.1 and 5 Gbit/s, by 16 and not 7 %.
-_OTHERS = 0.03
+#: Errors of plans on other numbers of ranks count this much; they tell quantities apart that few plans have.
+_OTHERS = 0.3
+#: On CPUs, the copy that reorders outputs costs a call per vector (`permuted`), whatever its width.
+_NOT_FITTED = {"reordered"}
 _INDEX = {name: index for index, name in enumerate(QUANTITIES)}
 PricesOfParts = dict[str, dict[str, float]]
 _UNPRICED: PricesOfParts = {part: dict.fromkeys(names, 0.0) for part, names in PARTS.items()}
@@ -62,7 +64,8 @@ class StepData:
 
     The models predict lookups, all-to-alls and reductions; their prices of steps have no effect. For every plan, there
     are the predicted parts of its step, its global batch size (P,), the quantities of every rank (P, W, Q), the
-    measured input dist (P, W), and the measured step of the slowest rank (P,).
+    measured input dist (P, W), and the measured step of the slowest rank (P,). On virtual ranks, the input dist has no
+    waiting for other ranks, and `computed_ms` (P, W) is the CPU time of the rest of the step; else it is NaN.
     """
 
     models: CostModels
@@ -70,42 +73,60 @@ class StepData:
     batch_size: IntArray
     work: FloatArray
     input_dist_ms: FloatArray
+    computed_ms: FloatArray
     step_ms: FloatArray
     task: IntArray
 
     @classmethod
     def of(cls, plans: Sequence[Plan], costs: pd.DataFrame, models: CostModels) -> Self:
         """Gather the steps of `plans`."""
-        of_plan = {name: rows.sort_values("rank") for name, rows in costs.groupby(["task_id", "sharder"])}
+        costs = costs.reindex(columns=list(COLUMNS)).sort_values("rank")  # older ones lack the last columns
+        of_plan = dict(iter(costs.groupby(["task_id", "sharder"])))
         rows = [of_plan[plan.task.task_id, plan.sharder] for plan in plans]
         return cls(
             models,
             tuple(step_parts(plan.task, plan.shards, plan.ranks, models) for plan in plans),
             np.array([plan.task.batch_size for plan in plans]),
             np.array([rank_work(plan.task, plan.shards, plan.ranks) for plan in plans]),
-            np.array([own["input_dist_ms"] for own in rows]),
+            np.array([own["input_dist_ms"] - own["input_dist_waiting_ms"].fillna(0.0) for own in rows]),
+            np.array([own["computed_ms"] - own["input_dist_computed_ms"] for own in rows]),
             np.array([own["step_ms"].iloc[0] for own in rows]),
             np.unique([plan.task.task_id for plan in plans], return_inverse=True)[1],
         )
 
     def take(self, plans: NDArray[np.bool_]) -> Self:
         """The steps of those plans for which the mask `plans` (P,) is True."""
-        names = ("batch_size", "work", "input_dist_ms", "step_ms", "task")
+        names = ("batch_size", "work", "input_dist_ms", "computed_ms", "step_ms", "task")
         parts = tuple(each for each, taken in zip(self.parts, plans, strict=True) if taken)
         return replace(self, parts=parts, **{name: getattr(self, name)[plans] for name in names})
 
     @property
-    def input_dists(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Work (N, Q) and measured input dists (N,), twice, of the rank of each plan that receives most ids.
+    def is_virtual(self) -> bool:
+        """Whether waiting for other ranks is known, so that every rank shows what its own work costs."""
+        return not np.isnan(self.computed_ms).any()
 
-        The other ranks wait for this rank, so their measured input dists do not show what their own ids cost.
+    def all_ranks(self, cost_ms: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Work (P * W, Q) of all ranks, their costs (P * W,) and the steps of their plans (P * W,)."""
+        per_plan = self.work.shape[1]
+        return self.work.reshape(-1, len(QUANTITIES)), cost_ms.ravel(), np.repeat(self.step_ms, per_plan)
+
+    @property
+    def input_dists(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Work (N, Q), cost of the input dist (N,) and what its errors are relative to (N,), of some ranks.
+
+        If they wait for each other, it is the rank of each plan that receives most ids. The others wait for this rank,
+        so their measured input dists do not show what their own ids cost.
         """
+        if self.is_virtual:
+            return self.all_ranks(self.input_dist_ms)
         plans = np.flatnonzero(self.work[:, 0, _INDEX["groups"]] > 0)
         ranks = self.work[plans, :, _INDEX["ids"]].argmax(axis=1)
         return self.work[plans, ranks], self.input_dist_ms[plans, ranks], self.input_dist_ms[plans, ranks]
 
     def rests(self, prices: PricesOfParts) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Work of the slowest rank of every plan (P, Q), its cost of `module` and `dense` (P,), and its step (P,)."""
+        """Work (N, Q), cost of `module` and `dense` (N,) and steps (N,), of all ranks or of the slowest per plan."""
+        if self.is_virtual:
+            return self.all_ranks(self.computed_ms - np.array([each.compute_ms.sum(axis=1) for each in self.parts]))
         rank_ms = self.rank_ms(prices)
         plan, slowest = np.arange(len(rank_ms)), rank_ms.argmax(axis=1)
         work = self.work[plan, slowest]
@@ -135,9 +156,10 @@ def fit_step_costs(
 ) -> tuple[StepCostModel, Metrics]:
     """Fit prices to measured steps; the cost models predict lookups, all-to-alls and reductions.
 
-    The prices of the input dist are fitted to `StepData.input_dists`; those of the module and of
-    dense gradients to the step of the slowest rank without its predicted lookups, all-to-alls, reductions and input
-    dist. The measured parts of a rank contain waiting for other ranks, so prices cannot be fitted to these parts.
+    The prices of the input dist are fitted to `StepData.input_dists`. Those of the module and of dense gradients are
+    fitted to the CPU time of every virtual rank without its input dist and predicted lookups. The measured parts of
+    other ranks contain waiting, so only the step of the slowest rank of a plan counts there, without its predicted
+    lookups, all-to-alls, reductions and input dist.
 
     Returns:
         The model, and metrics by number of ranks: the relative errors of whole steps and input dists of held-out tasks.
@@ -166,8 +188,8 @@ def _fit(data: StepData, others: Sequence[StepData]) -> PricesOfParts:
     def fitted(parts: Sequence[str], rows: Sequence[tuple[FloatArray, FloatArray, FloatArray]]) -> PricesOfParts:
         weighted = [(work, ms, of_ms / weight) for (work, ms, of_ms), (_, weight) in zip(rows, all_data, strict=True)]
         columns = (np.concatenate(column) for column in zip(*weighted, strict=True))
-        prices = fit_prices([name for part in parts for name in PARTS[part]], *columns)
-        return {part: {name: prices[name] for name in PARTS[part]} for part in parts}
+        prices = fit_prices([name for part in parts for name in PARTS[part] if name not in _NOT_FITTED], *columns)
+        return {part: {name: prices.get(name, 0.0) for name in PARTS[part]} for part in parts}
 
     found = _UNPRICED | fitted(["input_dist"], [each.input_dists for each, _ in all_data])
     for _ in range(_FITS):
@@ -179,7 +201,7 @@ def _held_out(data: StepData, others: Sequence[StepData]) -> dict[str, FloatArra
     """Predictions with prices that were fitted without the plan's task.
 
     These are steps (P,) and `StepData.input_dists` (N,) divided by measured ones; and `module_ms` (P,), the module and
-    the dense gradients of the slowest ranks, beside the measured `step_ms` (P,).
+    the dense gradients, means over ranks, beside the measured `step_ms` (P,).
     """
     if len(set(data.task.tolist())) < 2:
         remedy = "set measure.step_plans.tasks to at least 2, or to 0 for no step cost model"
@@ -193,7 +215,7 @@ def _held_out(data: StepData, others: Sequence[StepData]) -> dict[str, FloatArra
         work, measured_ms, _ = own.input_dists
         found["input_dist"].append(work @ _column(prices["input_dist"]) / measured_ms)
         found["step"].append(own.rank_ms(prices).max(axis=1) / own.step_ms)
-        found["module_ms"].append(own.rests(prices)[0] @ _column(prices["module"] | prices["dense"]))
+        found["module_ms"].append((own.work @ _column(prices["module"] | prices["dense"])).mean(axis=1))
         found["step_ms"].append(own.step_ms)
     return {name: np.concatenate(of_folds) for name, of_folds in found.items()}
 

@@ -11,6 +11,7 @@ from neuroshard_pipeline.torchrec_bridge.ranks import RankError
 from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams
 from neuroshard_pipeline.torchrec_bridge.truth.steps import (
     BACKWARD_PARTS,
+    INPUT_DIST_PARTS,
     STEP_PARTS,
     Group,
     measure_steps,
@@ -21,8 +22,9 @@ from neuroshard_pipeline.torchrec_bridge.virtual.networks import modelled_networ
 #: Other programs only add time to a step. The lower quartile is therefore disturbed less than the median.
 _QUANTILE = 0.25
 #: Columns of the result, with one row per plan and rank. Times are lower quartiles over the plan's timed steps.
-#: `step_ms` is the time of the slowest rank, and the parts are those of the row's rank.
-COLUMNS = ("task_id", "sharder", "rank", "step_ms", *STEP_PARTS, *BACKWARD_PARTS)
+#: `step_ms` is the time of the slowest rank, and the parts are those of the row's rank. The last three are missing for
+#: ranks that are not virtual.
+COLUMNS = ("task_id", "sharder", "rank", "step_ms", *STEP_PARTS, *BACKWARD_PARTS, "computed_ms", *INPUT_DIST_PARTS)
 
 _PLAN = ["task_id", "sharder"]
 
@@ -52,9 +54,9 @@ def measure_step_costs(
 
 
 def _quartiles(steps: pd.DataFrame) -> pd.DataFrame:
-    timed = steps[steps["timed"]]
+    timed = steps[steps["timed"]].reindex(columns=[*COLUMNS, "step"])
     slowest = timed.groupby([*_PLAN, "step"])["step_ms"].max().groupby(_PLAN).quantile(_QUANTILE)
-    parts = timed.groupby([*_PLAN, "rank"])[[*STEP_PARTS, *BACKWARD_PARTS]].quantile(_QUANTILE)
+    parts = timed.groupby([*_PLAN, "rank"])[list(COLUMNS[4:])].quantile(_QUANTILE)
     return parts.join(slowest).reset_index()[list(COLUMNS)]
 
 

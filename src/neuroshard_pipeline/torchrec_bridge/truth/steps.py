@@ -33,6 +33,8 @@ BACKWARD_PARTS = ("lookup_backward_ms", "dense_optimizer_ms")
 
 #: Parts of `step_ms` on virtual ranks: CPU time, and times in which the rank stands still.
 REPLAYED_PARTS = ("computed_ms", "transfer_ms", "waiting_ms")
+#: Parts of the input dist on virtual ranks.
+INPUT_DIST_PARTS = ("input_dist_computed_ms", "input_dist_waiting_ms")
 
 _COLUMNS = ["task_id", "sharder", "round", "step", "rank", "step_ms", *STEP_PARTS, *BACKWARD_PARTS, "timed", "error"]
 
@@ -94,8 +96,8 @@ def measure_steps(
     Returns:
         One row per step and rank: `task_id, sharder, round, step, rank`; `step_ms`, the time of the whole step; its
         parts `STEP_PARTS` and `BACKWARD_PARTS`, which include waiting for other ranks; `timed`, False for warm-up
-        steps; `network` and `REPLAYED_PARTS` with networks. A plan under which a rank failed has one row, without
-        times, whose `error` says why.
+        steps; `network`, `REPLAYED_PARTS` and `INPUT_DIST_PARTS` with networks. A plan under which a rank failed has
+        one row, without times, whose `error` says why.
 
     Raises:
         RankError: a plan cannot be measured, the machine has too few GPUs, or every plan failed.
@@ -113,7 +115,7 @@ def measure_groups(
     groups: Iterable[Group], params: StepParams, networks: Mapping[str, Network] | None = None
 ) -> Iterator[tuple[Group, pd.DataFrame]]:
     """Time the embedding modules of every group, and yield steps in the columns of `measure_steps` (`timed_groups`)."""
-    columns = [*_COLUMNS, *(("network", *REPLAYED_PARTS) if networks is not None else ())]
+    columns = [*_COLUMNS, *(("network", *REPLAYED_PARTS, *INPUT_DIST_PARTS) if networks is not None else ())]
     for group, frame in timed_groups(groups, params, networks, load_embedding_steps):
         yield group, frame.reindex(columns=columns)
 
@@ -175,6 +177,8 @@ def _rows(answers: Sequence[Sequence[Step]], networks: Mapping[str, Network] | N
             for number, times in replayed_steps(logs, network):
                 for rank, ((row, spans, _), own) in enumerate(zip(steps[number], times, strict=True)):
                     parts = {part: getattr(own, part) for part in REPLAYED_PARTS}
+                    marks = zip(INPUT_DIST_PARTS, (own.computed_marks_ms, own.waiting_marks_ms), strict=True)
+                    parts |= {part: durations(spans, ms).get("input_dist_ms", np.nan) for part, ms in marks}
                     rows.append({**row, "rank": rank, "network": name, **durations(spans, own.marks_ms), **parts})
         yield rows
 

@@ -25,10 +25,13 @@ class RankTimes:
     """The times of one rank in a step, in ms from the start of the step: those of the marks in its log, and CPU time.
 
     `transfer_ms` is the time in which the rank stands still for the transfers of its collectives, `waiting_ms` that in
-    which it stands still because another rank has not started a collective yet.
+    which it stands still because another rank has not started a collective yet. For every mark, there are also the
+    CPU time and the waiting up to it.
     """
 
     marks_ms: list[float] = field(default_factory=list)
+    computed_marks_ms: list[float] = field(default_factory=list)
+    waiting_marks_ms: list[float] = field(default_factory=list)
     computed_ms: float = 0.0
     transfer_ms: float = 0.0
     waiting_ms: float = 0.0
@@ -70,6 +73,8 @@ class _Rank:
                 return event.number
             if event.kind == "mark":
                 self.times.marks_ms.append(self.clock_ms)
+                self.times.computed_marks_ms.append(self.times.computed_ms)
+                self.times.waiting_marks_ms.append(self.times.waiting_ms)
             else:
                 self._wait(*self.done[event.number])
         return None
