@@ -7,6 +7,7 @@ import numpy as np
 
 from neuroshard_pipeline.evaluation.sweep import Candidate
 from neuroshard_pipeline.report.plan_page import render_plans
+from neuroshard_pipeline.report.terminal import aligned_table
 
 COLUMNS = (
     "GPU", "ranks", "step ms", "slowest part", "samples/s", "GiB left", "peak GiB", "reserved", "reservation",
@@ -21,11 +22,8 @@ def sweep_rows(candidates: Sequence[Candidate]) -> list[tuple[str, ...]]:
 
 def sweep_text(candidates: Sequence[Candidate]) -> str:
     """A table, and a line for every candidate that has no plan."""
-    rows = [COLUMNS, *sweep_rows(candidates)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     problems = [f"{each.gpu}, {each.ranks} ranks: {each.problem}" for each in candidates if each.plan is None]
-    return "\n".join([*lines, *problems])
+    return "\n".join([aligned_table([COLUMNS, *sweep_rows(candidates)]), *problems])
 
 
 def sweep_html(candidates: Sequence[Candidate], title: str, notes: Sequence[str]) -> str:

@@ -188,17 +188,13 @@ def shared_ms_added(layout: Layout, moves: Moves, problem: Problem) -> FloatArra
     The first cut of a layout adds the reordering of all outputs; no merge is credited with removing it.
     """
     is_cut, shard_kinds = np.append(problem.is_cut, False), np.append(layout.kinds, NONE)
-
-    def change(of_kind: FloatArray) -> FloatArray:
-        of_kind = np.append(of_kind, 0.0)
-        leaving, other = shard_kinds[moves.shard], shard_kinds[moves.other]
-        return np.asarray(of_kind[moves.to_source] + of_kind[moves.to_target] - of_kind[leaving] - of_kind[other])
-
-    reordered = change(problem.reorder_ms)
+    of_kind = np.append(np.stack([problem.shared_ms, problem.reorder_ms]), np.zeros((2, 1)), axis=1)  # (2, Y + 1)
+    before = of_kind[:, shard_kinds[moves.shard]] + of_kind[:, shard_kinds[moves.other]]
+    shared, reordered = of_kind[:, moves.to_source] + of_kind[:, moves.to_target] - before
     if not is_cut[layout.kinds].any():
-        reordered += problem.reorder_ms[layout.kinds].sum()
-        reordered *= is_cut[moves.to_source] | is_cut[moves.to_target]
-    return change(problem.shared_ms) + reordered
+        cuts = is_cut[moves.to_source] | is_cut[moves.to_target]
+        reordered = (reordered + problem.reorder_ms[layout.kinds].sum()) * cuts
+    return np.asarray(shared + reordered)
 
 
 def _after(totals: np.ndarray, of_kind: np.ndarray, layout: Layout, moves: Moves) -> np.ndarray:

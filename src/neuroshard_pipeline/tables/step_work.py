@@ -49,6 +49,9 @@ QUANTITIES: dict[str, str] = {
 _MILLION = 1e6
 _INDEX = {name: index for index, name in enumerate(QUANTITIES)}
 
+#: Types whose ids a rank divides among the ranks that hold rows of their tables.
+_BUCKETIZED = ("row_wise", "table_row_wise", "grid_shard")
+
 #: Tables of one module and sharding type, which share an input dist and an output dist.
 Group = tuple[EmbeddingModule, ShardingType]
 
@@ -74,17 +77,15 @@ def kernel_of(shard: Shard) -> Kernel:
 def shard_work(shard: Shard, task: ShardingTask) -> tuple[FloatArray, FloatArray]:
     """The work that one shard causes on its own rank, and on every rank of the task, (Q,) each.
 
-    The numbers of modules, groups and kernels, `reordered`, `permuted`, `joined` and `gathered` depend on all shards
-    and are 0.
+    Numbers of modules, groups and kernels, and outputs that are reordered, joined or gathered depend on all shards: 0.
 
     A replica needs no exchange. Every rank has a replica of the table, and each replica accounts for `1 / world_size`
     of the work in the second array. A `host_row_wise` shard receives only ids of its host's samples.
     """
     table, share = exchanged(shard, task).table, 1.0 / task.world_size
     samples = task.batch_size / (task.num_hosts if shard.sharding_type == "host_row_wise" else 1)
-    ids = samples * table.pooling_factor
-    outputs = (ids if table.pooling == "none" else samples * table.num_features) * shard.embedding_dim
-    bags = samples * table.num_features
+    ids, bags = samples * table.pooling_factor, samples * table.num_features
+    outputs = (ids if table.pooling == "none" else bags) * shard.embedding_dim
     own: dict[str, float]
     everywhere: dict[str, float]
     if shard.sharding_type == "data_parallel":
@@ -98,8 +99,7 @@ def shard_work(shard: Shard, task: ShardingTask) -> tuple[FloatArray, FloatArray
         own["pooled"] = outputs * (shard.row_share if table.pooling == "none" else 1.0)
         everywhere = {name: share * own[of] for name, of in (("sent_bags", "bags"), ("sent_ids", "ids"))}
         everywhere |= {"sent_weights": share * own["weights"], "returned": share * outputs * shard.row_share}
-        if shard.sharding_type in ("row_wise", "table_row_wise", "grid_shard"):
-            everywhere["bucketized"] = everywhere["sent_ids"]
+        everywhere["bucketized"] = everywhere["sent_ids"] * (shard.sharding_type in _BUCKETIZED)
         if shard.sharding_type == "host_row_wise":
             own["gradients"] = shard.num_rows * shard.embedding_dim
         if task.comm_share < 1:

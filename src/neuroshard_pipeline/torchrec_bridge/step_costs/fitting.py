@@ -107,8 +107,7 @@ class StepData:
 
     def all_ranks(self, cost_ms: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Work (P * W, Q) of all ranks, their costs (P * W,) and the steps of their plans (P * W,)."""
-        per_plan = self.work.shape[1]
-        return self.work.reshape(-1, len(QUANTITIES)), cost_ms.ravel(), np.repeat(self.step_ms, per_plan)
+        return self.work.reshape(-1, len(QUANTITIES)), cost_ms.ravel(), np.repeat(self.step_ms, self.work.shape[1])
 
     @property
     def input_dists(self) -> tuple[FloatArray, FloatArray, FloatArray]:
