@@ -33,11 +33,13 @@ _FOLDS = 4
 #: Number of fits. Each fit uses the slowest ranks and their waits under the prices of the fit before.
 _FITS = 3
 #: Errors of plans on other numbers of ranks count this much; they tell quantities apart that few plans have.
-_OTHERS = 0.3
+_OTHERS = 0.03
 #: On CPUs, the copy that reorders outputs costs a call per vector (`permuted`), whatever its width.
 _NOT_FITTED = {"reordered"}
 _INDEX = {name: index for index, name in enumerate(QUANTITIES)}
 PricesOfParts = dict[str, dict[str, float]]
+#: Work (N, Q) of N ranks, a cost of each (N,), and what the errors of this cost are relative to (N,).
+Labels = tuple[FloatArray, FloatArray, FloatArray]
 _UNPRICED: PricesOfParts = {part: dict.fromkeys(names, 0.0) for part, names in PARTS.items()}
 
 
@@ -65,7 +67,8 @@ class StepData:
     The models predict lookups, all-to-alls and reductions; their prices of steps have no effect. For every plan, there
     are the predicted parts of its step, its global batch size (P,), the quantities of every rank (P, W, Q), the
     measured input dist (P, W), and the measured step of the slowest rank (P,). On virtual ranks, the input dist has no
-    waiting for other ranks, and `computed_ms` (P, W) is the CPU time of the rest of the step; else it is NaN.
+    waiting for other ranks, and `computed_ms` (P, W, 2) is the CPU time of the input dist and of the rest of the step;
+    else it is NaN.
     """
 
     models: CostModels
@@ -89,7 +92,7 @@ class StepData:
             np.array([plan.task.batch_size for plan in plans]),
             np.array([rank_work(plan.task, plan.shards, plan.ranks) for plan in plans]),
             np.array([own["input_dist_ms"] - own["input_dist_waiting_ms"].fillna(0.0) for own in rows]),
-            np.array([own["computed_ms"] - own["input_dist_computed_ms"] for own in rows]),
+            np.array([own[["input_dist_computed_ms", "computed_ms"]].to_numpy() @ [[1, -1], [0, 1]] for own in rows]),
             np.array([own["step_ms"].iloc[0] for own in rows]),
             np.unique([plan.task.task_id for plan in plans], return_inverse=True)[1],
         )
@@ -105,27 +108,33 @@ class StepData:
         """Whether waiting for other ranks is known, so that every rank shows what its own work costs."""
         return not np.isnan(self.computed_ms).any()
 
-    def all_ranks(self, cost_ms: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def all_ranks(self, cost_ms: FloatArray) -> Labels:
         """Work (P * W, Q) of all ranks, their costs (P * W,) and the steps of their plans (P * W,)."""
         return self.work.reshape(-1, len(QUANTITIES)), cost_ms.ravel(), np.repeat(self.step_ms, self.work.shape[1])
 
-    @property
-    def input_dists(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Work (N, Q), cost of the input dist (N,) and what its errors are relative to (N,), of some ranks.
-
-        If they wait for each other, it is the rank of each plan that receives most ids. The others wait for this rank,
-        so their measured input dists do not show what their own ids cost.
-        """
-        if self.is_virtual:
-            return self.all_ranks(self.input_dist_ms)
+    def of_busiest(self, cost_ms: FloatArray) -> Labels:
+        """Work (N, Q) of the rank of each plan that receives most ids, its cost (N,) and its input dist (N,)."""
         plans = np.flatnonzero(self.work[:, 0, _INDEX["groups"]] > 0)
         ranks = self.work[plans, :, _INDEX["ids"]].argmax(axis=1)
-        return self.work[plans, ranks], self.input_dist_ms[plans, ranks], self.input_dist_ms[plans, ranks]
+        return self.work[plans, ranks], cost_ms[plans, ranks], self.input_dist_ms[plans, ranks]
 
-    def rests(self, prices: PricesOfParts) -> tuple[FloatArray, FloatArray, FloatArray]:
+    @property
+    def input_dists(self) -> list[Labels]:
+        """Parts of the input dist: its CPU time on all ranks, and its transfers.
+
+        The other ranks wait for the one that receives most ids, so transfers, and all of the input dist of ranks that
+        are not virtual, count on this rank.
+        """
+        if not self.is_virtual:
+            return [self.of_busiest(self.input_dist_ms)]
+        computed_ms = self.computed_ms[..., 0]
+        return [self.all_ranks(computed_ms), self.of_busiest(self.input_dist_ms - computed_ms)]
+
+    def rests(self, prices: PricesOfParts) -> Labels:
         """Work (N, Q), cost of `module` and `dense` (N,) and steps (N,), of all ranks or of the slowest per plan."""
         if self.is_virtual:
-            return self.all_ranks(self.computed_ms - np.array([each.compute_ms.sum(axis=1) for each in self.parts]))
+            lookups_ms = np.array([each.compute_ms.sum(axis=1) for each in self.parts])
+            return self.all_ranks(self.computed_ms[..., 1] - lookups_ms)
         rank_ms = self.rank_ms(prices)
         plan, slowest = np.arange(len(rank_ms)), rank_ms.argmax(axis=1)
         work = self.work[plan, slowest]
@@ -184,13 +193,15 @@ def _fit(data: StepData, others: Sequence[StepData]) -> PricesOfParts:
     """Prices of all parts for the number of ranks of `data`; `others` have other numbers of ranks (`_OTHERS`)."""
     all_data = [(data, 1.0), *((each, _OTHERS) for each in others)]
 
-    def fitted(parts: Sequence[str], rows: Sequence[tuple[FloatArray, FloatArray, FloatArray]]) -> PricesOfParts:
+    def fitted(parts: Sequence[str], rows: Sequence[Labels]) -> PricesOfParts:
         weighted = [(work, ms, of_ms / weight) for (work, ms, of_ms), (_, weight) in zip(rows, all_data, strict=True)]
         columns = (np.concatenate(column) for column in zip(*weighted, strict=True))
         prices = fit_prices([name for part in parts for name in PARTS[part] if name not in _NOT_FITTED], *columns)
         return {part: {name: prices.get(name, 0.0) for name in PARTS[part]} for part in parts}
 
-    found = _UNPRICED | fitted(["input_dist"], [each.input_dists for each, _ in all_data])
+    inputs = zip(*(each.input_dists for each, _ in all_data), strict=True)
+    of_inputs = [fitted(["input_dist"], rows)["input_dist"] for rows in inputs]
+    found = _UNPRICED | {"input_dist": {name: sum(of[name] for of in of_inputs) for name in PARTS["input_dist"]}}
     for _ in range(_FITS):
         found |= fitted(["module", "dense"], [each.rests(found) for each, _ in all_data])
     return found
@@ -199,8 +210,8 @@ def _fit(data: StepData, others: Sequence[StepData]) -> PricesOfParts:
 def _held_out(data: StepData, others: Sequence[StepData]) -> dict[str, FloatArray]:
     """Predictions with prices that were fitted without the plan's task.
 
-    These are steps (P,) and `StepData.input_dists` (N,) divided by measured ones; and `module_ms` (P,), the module and
-    the dense gradients, means over ranks, beside the measured `step_ms` (P,).
+    These are steps (P,) and input dists of the busiest ranks (N,) divided by measured ones; and `module_ms` (P,), the
+    module and the dense gradients, means over ranks, beside the measured `step_ms` (P,).
     """
     if len(set(data.task.tolist())) < 2:
         remedy = "set measure.step_plans.tasks to at least 2, or to 0 for no step cost model"
@@ -211,7 +222,7 @@ def _held_out(data: StepData, others: Sequence[StepData]) -> dict[str, FloatArra
         if not left_out.any() or left_out.all():
             continue
         prices, own = _fit(data.take(~left_out), others), data.take(left_out)
-        work, measured_ms, _ = own.input_dists
+        work, measured_ms, _ = own.of_busiest(own.input_dist_ms)
         found["input_dist"].append(work @ _column(prices["input_dist"]) / measured_ms)
         found["step"].append(own.rank_ms(prices).max(axis=1) / own.step_ms)
         found["module_ms"].append((own.work @ _column(prices["module"] | prices["dense"])).mean(axis=1))
