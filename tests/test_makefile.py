@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -10,7 +11,7 @@ import subprocess
 import pytest
 from conftest import ROOT
 
-from neuroshard_pipeline.run_lock import locked
+from neuroshard_pipeline.run_lock import RunLock
 
 
 def commands(*arguments):
@@ -80,7 +81,7 @@ def test_clean_empties_the_folders_that_runs_write_and_no_others(tmp_path):
     for folder in ("conf/base", "scripts"):
         (tmp_path / folder).mkdir(parents=True)
     shutil.copy(ROOT / "scripts/clean.py", tmp_path / "scripts")
-    with locked(tmp_path / "data/h100"):
+    with contextlib.closing(RunLock(tmp_path / "data/h100")):
         refused = subprocess.run(["make", "clean"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert refused.returncode != 0
     assert f'a run uses data/h100: {{"pid": {os.getpid()}' in refused.stderr

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,13 +14,14 @@ from conftest import ROOT, bootstrap, run_pipeline
 from kedro.framework.session import KedroSession
 
 from neuroshard_pipeline.pipelines.preflight import PreflightError
-from neuroshard_pipeline.run_lock import LOCK_FILE, DataFolderInUseError, RunLock, locked
+from neuroshard_pipeline.run_lock import LOCK_FILE, DataFolderInUseError, RunLock
 
 _HOLD = """
 import sys
+from contextlib import closing
 from pathlib import Path
-from neuroshard_pipeline.run_lock import locked
-with locked(Path(sys.argv[1])):
+from neuroshard_pipeline.run_lock import RunLock
+with closing(RunLock(Path(sys.argv[1]))):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -52,12 +53,13 @@ def test_a_second_run_ends_at_once_and_names_the_first(tmp_path):
 _COUNT = """
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
-from neuroshard_pipeline.run_lock import DataFolderInUseError, locked
+from neuroshard_pipeline.run_lock import DataFolderInUseError, RunLock
 folder, times = Path(sys.argv[1]), int(sys.argv[2])
 while times:
     try:
-        with locked(folder):
+        with closing(RunLock(folder)):
             count = int((folder / "count").read_text())
             time.sleep(0.002)
             (folder / "count").write_text(str(count + 1))
@@ -81,7 +83,7 @@ def test_a_killed_run_leaves_no_lock_behind(tmp_path):
     with held_by_another_process(tmp_path) as holder:
         os.kill(holder.pid, signal.SIGKILL)
         holder.wait()
-        with locked(tmp_path):
+        with closing(RunLock(tmp_path)):
             assert str(os.getpid()) in (tmp_path / LOCK_FILE).read_text()
 
 
@@ -90,23 +92,23 @@ def test_a_lock_holds_before_its_holder_has_written_the_file(tmp_path):
     (tmp_path / LOCK_FILE).write_text("")
     with pytest.raises(DataFolderInUseError, match=r"is in use by another run\. Wait"):
         RunLock(tmp_path)
-    lock.release()
-    RunLock(tmp_path).release()
+    lock.close()
+    RunLock(tmp_path).close()
 
 
 def test_a_finished_run_and_a_refused_run_give_the_lock_back(tmp_path):
     run_pipeline(tmp_path, "augment")
-    with locked(tmp_path), pytest.raises(DataFolderInUseError):
+    with closing(RunLock(tmp_path)), pytest.raises(DataFolderInUseError):
         run_pipeline(tmp_path, "augment")
     with pytest.raises(PreflightError):
         run_pipeline(tmp_path, "train")
-    RunLock(tmp_path).release()
+    RunLock(tmp_path).close()
 
 
 def test_a_failed_run_gives_the_lock_back(tmp_path):
     with pytest.raises(Exception, match="no such file"):
         run_pipeline(tmp_path, "augment", params={"augment": {"pool": {"dlrm_dataset": str(tmp_path / "missing.pt")}}})
-    RunLock(tmp_path).release()
+    RunLock(tmp_path).close()
 
 
 def test_the_pipeline_plan_runs_beside_another_run(tmp_path):

@@ -10,8 +10,8 @@ import shlex
 import socket
 import sys
 import threading
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Generator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
@@ -64,20 +64,10 @@ class RunLock:
         json.dump(holder, self._file)
         self._file.flush()
 
-    def release(self) -> None:
+    def close(self) -> None:
         """Let other runs use the folder."""
         self._path.unlink(missing_ok=True)
         self._file.close()
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a data folder within a `with` block."""
-    lock = RunLock(folder)
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 class LockHooks:
@@ -112,7 +102,7 @@ class LockHooks:
         lock: RunLock | None = getattr(self._held, "lock", None)
         self._held.lock = None
         if lock is not None:
-            lock.release()
+            lock.close()
 
     on_pipeline_error = after_pipeline_run
 
