@@ -12,7 +12,7 @@ time; the differences are the noise.
     python benchmarks/train/bench_samples_per_second.py data/steps ethernet-25=data/virtual ethernet-5=data/virtual-5
     python benchmarks/train/bench_samples_per_second.py data/steps-real real=data     # 2 real ranks, after `make run`
 
-It takes about 6 minutes per task on 2 cores, and a minute on real ranks, for which the cores must be quiet. Tasks that
+It takes 5 minutes per task on 2 cores, and a minute on real ranks, for which the cores must be quiet. Tasks that
 the folder `data/steps` has already are not measured again; without networks, it prints the tables of these tasks.
 """
 
