@@ -37,6 +37,7 @@ COLUMNS = {
     "04_feature/step_costs": [
         *["task_id", "sharder", "rank", "step_ms", "input_dist_ms", "lookup_forward_ms", "output_dist_ms"],
         *["backward_ms", "lookup_backward_ms", "dense_optimizer_ms"],
+        *["computed_ms", "input_dist_computed_ms", "input_dist_waiting_ms"],
     ],
     "07_model_output/plans": [
         *["task_id", "sharder", "table", "column_offset", "embedding_dim", "rank"],
