@@ -22,6 +22,8 @@ from typing import Any
 import warm
 
 SECONDS = 180.0
+#: What gloo says if a rank cannot connect, once in thousands of process groups. The function has not begun then.
+_NOT_CONNECTED = "connectFullMesh failed"
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 #: The processes of the ranks, and this end of the pipe to each.
@@ -35,6 +37,16 @@ def run_ranks(
 
     TorchRec takes each block of `local_world_size` consecutive ranks for one host; None stands for a single host.
     """
+    given = world_size, local_world_size or world_size, folder, function, args
+    try:
+        return _run(*given)
+    except AssertionError as error:
+        if _NOT_CONNECTED not in str(error):
+            raise
+        return _run(*given)
+
+
+def _run(world_size: int, local_world_size: int, folder: Path, function: Callable[..., Any], args: tuple) -> list[Any]:
     if len(_RANKS) != world_size:
         _end_ranks()
         _RANKS.extend(_started() for _ in range(world_size))
@@ -42,7 +54,7 @@ def run_ranks(
     rendezvous = str(folder / f"rendezvous-{time.monotonic_ns()}")
     try:
         for rank, pipe in enumerate(pipes):
-            pipe.send((rank, world_size, local_world_size or world_size, rendezvous, function, args))
+            pipe.send((rank, world_size, local_world_size, rendezvous, function, args))
         return _collected(pipes)
     except BaseException:
         _end_ranks()
