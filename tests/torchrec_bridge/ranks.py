@@ -22,7 +22,7 @@ from typing import Any
 import warm
 
 SECONDS = 180.0
-#: What gloo says if a rank cannot connect, once in thousands of process groups. The function has not begun then.
+#: What gloo says if a rank cannot connect, which is rare. The function has not begun then.
 _NOT_CONNECTED = "connectFullMesh failed"
 
 _CONTEXT = multiprocessing.get_context("forkserver")
