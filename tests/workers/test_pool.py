@@ -49,6 +49,21 @@ def test_an_item_is_given_up_after_the_given_number_of_attempts(attempts):
     assert team.ended == ["close", "kill"]
 
 
+def test_a_caller_that_learns_of_a_failure_can_end_the_items_before_the_next_one_is_taken():
+    failed, team = [], FakeTeam("only")
+
+    def items():
+        for job in ("a", "deadly", "b"):
+            if not failed:
+                yield Item(job)
+
+    with Pool(lambda: {0: [team]}, TIMEOUT_S) as pool:
+        for outcome in pool.run(items()):
+            if outcome.error:
+                failed.append(outcome)
+    assert failed and team.asked == ["a", "deadly", "deadly"]
+
+
 def test_an_item_goes_to_a_team_of_its_group():
     outcomes = run({2: [FakeTeam("two")], 4: [FakeTeam("four")]}, [("a", 4), ("b", 2), ("c", 4)])
     assert [outcomes[index].value for index in range(3)] == [[("four", "a")], [("two", "b")], [("four", "c")]]

@@ -101,14 +101,13 @@ class Pool:
             else:
                 self._idle[item.group].append(team)
                 failures[index] += isinstance(problem, TeamFailedError)
-            retry = isinstance(problem, TeamFailedError) and failures[index] < attempts
-            if retry:
-                again.append((index, item))
-            self._start(running, again, queue)  # before the caller spends time on saving the outcome
             if isinstance(problem, TeamFailedError):
-                if not retry:
-                    yield Outcome(index, None, str(problem))
-            else:
+                if failures[index] < attempts:
+                    again.append((index, item))
+                else:
+                    yield Outcome(index, None, str(problem))  # first, because the caller may end `items` now
+            self._start(running, again, queue)  # before the caller spends time on saving the outcome
+            if not isinstance(problem, TeamFailedError):
                 yield Outcome(index, future.result(), None)
         if again:
             raise RuntimeError("the pool is running already; wait until that run has ended")
