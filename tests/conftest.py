@@ -30,7 +30,10 @@ ROOT = Path(__file__).resolve().parents[1]
 os.environ["OMP_NUM_THREADS"] = os.environ.get("TEST_THREADS", "1")
 
 # A shared machine may be slow at any single example, and hypothesis's checks of time would then fail a correct test.
-settings.register_profile("project", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+# Every run draws the same examples, so that two runs of the same code agree; `--hypothesis-profile new` draws new ones.
+CHECKS = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("project", max_examples=30, derandomize=True, **CHECKS)
+settings.register_profile("new", max_examples=100, print_blob=True, **CHECKS)
 settings.load_profile("project")
 
 

@@ -1,7 +1,9 @@
 import json
 
+import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import kendalltau
 
 from neuroshard_pipeline.evaluation.plan_intervals import BOUND_COLUMNS
 from neuroshard_pipeline.evaluation.summary import summarise
@@ -72,3 +74,12 @@ def test_agreement_counts_equal_plans_once_and_ranks_plans_within_tasks():
     assert found["plans"] == 3
     assert found["median_ratio"] == found["median_error"] == 0.5
     assert found["tau"] == pytest.approx(1 / 3)
+    assert found["tau_limit"] == pytest.approx(1.0, abs=1e-6)  # the noise of 3 % does not swap such steps
+
+
+def test_noise_limits_the_tau_of_a_prediction_without_error():
+    logs = np.array([0.0, 0.02, 0.05, 0.2])
+    found = summary_of({("a", str(log)): (1.0, np.exp(log)) for log in logs})["agreement"]
+    noise = np.random.default_rng(0).normal(0.0, NOISE["per_task"] / np.sqrt(2.0), (4000, len(logs)))
+    taus = [kendalltau(logs, logs + each).statistic for each in noise]
+    assert found["tau_limit"] == pytest.approx(np.mean(taus), abs=0.02)

@@ -56,11 +56,12 @@ def test_the_noise_of_a_quiet_a_noisy_and_a_busy_run():
 
 
 def test_the_agreement_of_predicted_and_measured_steps():
-    found = {"plans": 40, "median_ratio": 0.95, "median_error": 0.07, "tau": 0.8}
+    found = {"plans": 40, "median_ratio": 0.95, "median_error": 0.07, "tau": 0.8, "tau_limit": None}
     assert agreement_note({"agreement": found}) == (
         "The predicted step errs by 7.0 % (median of 40 plans; predicted / measured: 0.95), and Kendall's tau within a "
         "task is 0.80."
     )
+    assert "without error would have 0.86" in agreement_note({"agreement": found | {"tau_limit": 0.86}})
     assert "tau" not in agreement_note({"agreement": found | {"tau": None}})
     assert agreement_note({"agreement": found | {"median_error": None}}) == ""
 

@@ -24,7 +24,11 @@ BAD_CSV = {
         csv("table,num_embeddings,embedding_dim", "a,10,8"),
         ["'pooling_factor' is missing", "required columns are"],
     ),
-    "no header": (csv(GOOD_ROW, "b,10,8,1"), ["unknown column 'a'", "required columns are table"]),
+    "no header": (csv(GOOD_ROW, "b,10,8,1"), ["unknown column 'a'", "missing columns are table"]),
+    "another name": (
+        csv("table,rows,embedding_dim,pooling_factor", GOOD_ROW),
+        ["'rows'", "missing columns are num_embeddings", "rename"],
+    ),
     "misspelt column": (
         csv("table,num_embedings,embedding_dim,pooling_factor", GOOD_ROW),
         ["'num_embedings'", "did you mean 'num_embeddings'"],

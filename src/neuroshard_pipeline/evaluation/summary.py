@@ -1,6 +1,8 @@
 """`search.summary`: compares sharders by mean costs over the same tasks and in pairs, and states the noise."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -44,7 +46,7 @@ def summarise(
     totals, names = plan_totals(plan_costs), list(dict.fromkeys(attempts["sharder"]))
     basis = basis_of(totals)
     tables = {kind: cost_table(totals, names, column) for kind, column in COST_COLUMNS.items()}
-    compared = _compared(tables[basis], names)
+    compared = [name for name in names if len(tables[basis]) and tables[basis][name].notna().mean() >= _LEAST_SOLVED]
     common = tables[basis][compared].dropna().index[: None if compared else 0]
     return {
         "num_tasks": int(attempts["task_id"].nunique()),
@@ -58,7 +60,7 @@ def summarise(
             for name in names
         },
         "pairs": Comparison(_BOOTSTRAP, _LEAST_TASKS, basis).compare_ours(tables[basis], names),
-        "agreement": _agreement(totals),
+        "agreement": _agreement(totals, noise["per_task"]),
         "prediction_on_plans": prediction_errors(plan_costs, intervals),
         "noise": {**noise, "resolution": resolution(noise, len(common))},
     }
@@ -73,33 +75,33 @@ def _means_of(name: str, tables: Mapping[Basis, pd.DataFrame], common: pd.Index 
     return {f"mean_{kind}_step_ms": number(float(mean)) for kind, mean in means.items()}
 
 
-def _compared(table: pd.DataFrame, names: Sequence[str]) -> list[str]:
-    """The sharders that have a cost on at least half of the tasks with any cost."""
-    return [name for name in names if len(table) and table[name].notna().mean() >= _LEAST_SOLVED]
-
-
-def _agreement(totals: pd.DataFrame) -> dict[str, Any]:
+def _agreement(totals: pd.DataFrame, noise_per_task: float | None) -> dict[str, Any]:
     """How well predicted and measured steps of different plans agree.
 
     Returns:
         `plans`, their number; `median_ratio`, median of predicted / measured; `median_error`, median of |ratio - 1|;
-        `tau`, Kendall's tau-b of predicted and measured steps within a task, averaged over the tasks.
+        `tau`, Kendall's tau-b of predicted and measured steps within a task, averaged over the tasks; `tau_limit`, the
+        same for a prediction without error, whose tau only the noise of the measured steps lowers.
     """
-    known = totals.dropna(subset=list(COST_COLUMNS.values()))
     # Sharders with the same plan of a task share its two costs.
-    known = known.drop_duplicates(["task_id", *COST_COLUMNS.values()])
+    known = totals.dropna(subset=[*COST_COLUMNS.values()]).drop_duplicates(["task_id", *COST_COLUMNS.values()])
     ratio = known["predicted_step_ms"] / known["measured_step_ms"]
-    taus = [
-        kendall_tau(own["measured_step_ms"], own["predicted_step_ms"])
-        for _, own in known.groupby("task_id")
-        if len(own) >= _LEAST_PLANS
-    ]
+    tasks = [own for _, own in known.groupby("task_id") if len(own) >= _LEAST_PLANS]
+    taus = [kendall_tau(own["measured_step_ms"], own["predicted_step_ms"]) for own in tasks]
+    limits = [_tau_limit(own["measured_step_ms"], noise_per_task) for own in tasks if noise_per_task]
     return {
         "plans": len(known),
         "median_ratio": number(ratio.median()),
         "median_error": number((ratio - 1.0).abs().median()),
         "tau": number(float(np.mean([tau for tau in taus if np.isfinite(tau)] or [np.nan]))),
+        "tau_limit": number(float(np.mean(limits or [np.nan]))),
     }
+
+
+def _tau_limit(measured_ms: pd.Series, noise: float) -> float:
+    """Expected tau of steps without and with noise, the standard deviation of the log ratio of two measurements."""
+    pairs = combinations(np.log(measured_ms), 2)
+    return float(np.mean([math.erf(abs(one - other) / (math.sqrt(2.0) * noise)) for one, other in pairs]))
 
 
 def _attempts_of(attempts: pd.DataFrame) -> dict[str, Any]:

@@ -64,15 +64,16 @@ def check_columns(records: list[Record], required: Sequence[str], optional: Sequ
     """
     path, known = records[0].path, (*required, *optional)
     given = {name: record.where for record in reversed(records) for name in record.values}
+    missing = [name for name in required if name not in given]
     for name, where in given.items():
         if name not in known:
-            near = difflib.get_close_matches(str(name).strip().lower(), known, n=1, cutoff=0.5)
-            advice = f"did you mean {near[0]!r}" if near else f"required columns are {', '.join(required)}"
+            near = difflib.get_close_matches(str(name).strip().lower(), missing or known, n=1, cutoff=0.5)
+            lacks = f"missing columns are {', '.join(missing)}" if missing else f"columns are {', '.join(known)}"
+            advice = f"did you mean {near[0]!r}" if near else lacks
             place = f" in {where}" if path.suffix.lower() == ".json" else ""  # rows of other formats have all columns
             raise TableFileError(f"{path}: unknown column {name!r}{place}; {advice}; rename or delete it")
-    for name in required:
-        if name not in given:
-            raise TableFileError(f"{path}: column {name!r} is missing; required columns are {', '.join(required)}")
+    for name in missing:
+        raise TableFileError(f"{path}: column {name!r} is missing; required columns are {', '.join(required)}")
     profile = [name for name in PROFILE_COLUMNS if name in given]
     absent = [name for name in PROFILE_COLUMNS if name not in given]
     if profile and absent:

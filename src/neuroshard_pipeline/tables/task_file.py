@@ -47,23 +47,21 @@ def read_tasks(path: str | Path) -> list[ShardingTask]:
 
 
 def _task(task_id: str, rows: list[Record]) -> ShardingTask:
-    counts = {name: _common_value(rows, name, task_id, Record.count) for name in TASK_ONLY_COLUMNS[1:]}
-    optional = {name: _common_value(rows, name, task_id, _optional_value) for name in TASK_DEFAULTS}
     try:
-        return ShardingTask(tables_of_records(rows), **counts, **optional, task_id=task_id)
+        return ShardingTask(tables_of_records(rows), **_common_values(rows, task_id), task_id=task_id)
     except TaskError as error:
         raise TableFileError(f"{rows[0].path}: {rows[0].where}: {error}") from error
 
 
-def _common_value(rows: list[Record], column: str, task_id: str, read: Callable[[Record, str], Any]) -> Any:
-    """The value that all rows of a task have in a column."""
-    first = read(rows[0], column)
-    for row in rows[1:]:
-        if read(row, column) != first:
-            remedy = f"give all rows of task {task_id} the same value"
-            raise row.problem(column, f"differs from {first!r} in {rows[0].where}; {remedy}")
+def _common_values(rows: list[Record], task_id: str) -> dict[str, Any]:
+    """The values that all rows of a task have."""
+    first: dict[str, Any] = {}
+    for row in rows:
+        counts = {name: row.count(name) for name in TASK_ONLY_COLUMNS[1:]}
+        own = counts | optional_values(row, TASK_DEFAULTS, _READERS)
+        for column, value in own.items():
+            if first and value != first[column]:
+                remedy = f"give all rows of task {task_id} the same value"
+                raise row.problem(column, f"differs from {first[column]!r} in {rows[0].where}; {remedy}")
+        first = first or own
     return first
-
-
-def _optional_value(row: Record, column: str) -> Any:
-    return optional_values(row, {column: TASK_DEFAULTS[column]}, _READERS)[column]
