@@ -58,6 +58,7 @@ def params_of(name: ModelName, seed: int) -> TrainingParams:
         most_plans_held=1,
         quantile=0.5,
         loss_tolerance=1.0,
+        loss_steps=1,
         threads=1,
         timeout_s=1,
         seed=seed,

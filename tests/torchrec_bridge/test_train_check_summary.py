@@ -97,8 +97,10 @@ def test_losses_that_differ_are_named_with_their_plans():
         r"\(ddp\); the relative difference of 0\.02"
     )
     with pytest.raises(TrainCheckError, match=message):
-        check_losses(wrong, 1e-3)
-    assert check_losses(wrong, 0.1)["dlrm"]["largest_difference"] == pytest.approx(0.02)
+        check_losses(wrong, PARAMS)
+    for accepted in ({"loss_tolerance": 0.1}, {"loss_steps": 5}):
+        found = check_losses(wrong, PARAMS.model_copy(update=accepted))["dlrm"]["largest_difference"]
+        assert found == pytest.approx(0.02 if "loss_tolerance" in accepted else 0.0)
 
 
 def test_a_loss_that_is_not_a_number_is_named():
@@ -106,4 +108,4 @@ def test_a_loss_that_is_not_a_number_is_named():
     with pytest.raises(
         TrainCheckError, match=r"dlrm: under the plan of other \(ddp\) the loss of step 2 is not finite"
     ):
-        check_losses(steps(losses), 1e-3)
+        check_losses(steps(losses), PARAMS)

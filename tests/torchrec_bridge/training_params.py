@@ -22,6 +22,7 @@ PARAMS = TrainingParams(
     most_plans_held=9,
     quantile=0.25,
     loss_tolerance=1e-3,
+    loss_steps=16,
     threads=1,
     timeout_s=100,
     seed=0,

@@ -100,6 +100,7 @@ class TrainingParams(TurnParams):
         over_layers: widths of the last layers, without the last one, whose width is 1.
         dhen: further sizes of DHEN.
         loss_tolerance: largest accepted relative difference between two losses of a model at the same step.
+        loss_steps: number of first steps whose losses are compared; with later steps, rounding errors grow.
         quantile: the quantile of the timed steps that counts as the time of a step.
     """
 
@@ -113,4 +114,5 @@ class TrainingParams(TurnParams):
     over_layers: tuple[PositiveInt, ...] = Field(min_length=1)
     dhen: DhenParams
     loss_tolerance: float = Field(gt=0)
+    loss_steps: PositiveInt
     quantile: float = Field(ge=0, le=1)

@@ -37,7 +37,7 @@ def summarise_training(steps: pd.DataFrame, solutions: Solutions, params: Traini
     Raises:
         TrainCheckError: two losses of a model differ, or a loss is not finite.
     """
-    plans, losses = solutions.plans, check_losses(steps, params.loss_tolerance)
+    plans, losses = solutions.plans, check_losses(steps, params)
     if len(params.networks) > 1:  # the cost models know one of them
         plans = tuple(dataclasses.replace(plan, predicted=None) for plan in plans)
     task, names = plans[0].task, ["network", "model", "dense", "sharder"]
@@ -62,11 +62,11 @@ def summarise_training(steps: pd.DataFrame, solutions: Solutions, params: Traini
     }
 
 
-def check_losses(steps: pd.DataFrame, tolerance: float) -> dict[str, dict[str, float]]:
-    """`first`, `last` and `largest_difference` (relative, at the same step) of every model's losses.
+def check_losses(steps: pd.DataFrame, params: TrainingParams) -> dict[str, dict[str, float]]:
+    """`first` and `last` of every model's losses, and `largest_difference` (relative, in a step of `loss_steps`).
 
     Raises:
-        TrainCheckError: the difference exceeds `tolerance`, or a loss is not finite; the message names plans and step.
+        TrainCheckError: a difference exceeds `loss_tolerance`, or a loss is not finite.
     """
     found = {}
     whole = steps[(steps["sharder"] != "") & (steps["dense"] != "")]
@@ -80,14 +80,14 @@ def check_losses(steps: pd.DataFrame, tolerance: float) -> dict[str, dict[str, f
                 f"{model}: under the plan of {names[row]} the loss of step {table.columns[step]} is not finite; lower "
                 "learning_rate"
             )
-        difference = np.ptp(losses, axis=0) / np.abs(losses).min(axis=0)
+        difference = (np.ptp(losses, axis=0) / np.abs(losses).min(axis=0))[: params.loss_steps]
         step = int(difference.argmax())
-        if difference[step] > tolerance:
+        if difference[step] > params.loss_tolerance:
             low, high = int(losses[:, step].argmin()), int(losses[:, step].argmax())
             raise TrainCheckError(
                 f"{model} trains to different losses: at step {table.columns[step]} the loss is "
                 f"{losses[low, step]:.6f} under {names[low]} and {losses[high, step]:.6f} under {names[high]}; the "
-                f"relative difference of {difference[step]:.2g} exceeds loss_tolerance {tolerance:g}"
+                f"relative difference of {difference[step]:.2g} exceeds loss_tolerance {params.loss_tolerance:g}"
             )
         ends = {"first": float(losses[0, 0]), "last": float(losses[0, -1])}
         found[str(model)] = {**ends, "largest_difference": float(difference.max())}
@@ -108,8 +108,7 @@ def _speeds(
     for plan in (*plans, *again):
         name = measured.get(plan.sharder, plan.sharder)
         ms, alone = times[*form, name], times[network, "embeddings", "", name]
-        step_ms = float(np.median(ms))
-        cost_ms = plan.predicted_cost_ms
+        step_ms, cost_ms = float(np.median(ms)), plan.predicted_cost_ms
         yield {
             **dict(zip(("network", "model", "dense"), form, strict=True)),
             "sharder": plan.sharder,
@@ -170,8 +169,8 @@ def training_notes(summary: Mapping[str, Any]) -> list[str]:
         "every round. Intervals are over rounds.",
         *([f"Median error of the predicted step: {100 * float(np.median(errors)):.0f} %."] if errors else []),
         *(
-            f"{model}: the losses go from {of['first']:.4f} to {of['last']:.4f} and differ by at most "
-            f"{of['largest_difference']:.1g} of their value."
+            f"{model}: the losses go from {of['first']:.4f} to {of['last']:.4f}; in the first {training['loss_steps']} "
+            f"steps, they differ by at most {of['largest_difference']:.1g} of their value."
             for model, of in losses.items()
         ),
     ]
