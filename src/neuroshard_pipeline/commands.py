@@ -17,7 +17,7 @@ from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.table_file import read_tables
 from neuroshard_pipeline.tables.task import COMM_BYTES, DEFAULT_COMM_PRECISION, OPTIMIZERS, ShardingTask
 
-_MODELLED = "Nothing is measured: GPUs are modelled from published measurements and one recording (docs/lab.md)."
+_MODELLED = "All costs are modelled, from published measurements and a recording of one GPU (docs/lab.md)."
 _GIB = 2**30
 _FILE = click.Path(dir_okay=False, path_type=Path)
 

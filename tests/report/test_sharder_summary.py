@@ -62,7 +62,7 @@ def test_the_agreement_of_predicted_and_measured_steps():
         "task is 0.80."
     )
     assert "without error would have 0.86" in agreement_note({"agreement": found | {"tau_limit": 0.86}})
-    assert "tau" not in agreement_note({"agreement": found | {"tau": None}})
+    assert "tau" not in agreement_note({"agreement": found | {"tau": None, "tau_limit": 0.86}})
     assert agreement_note({"agreement": found | {"median_error": None}}) == ""
 
 

@@ -33,6 +33,10 @@ BAD_CSV = {
         csv("table,num_embedings,embedding_dim,pooling_factor", GOOD_ROW),
         ["'num_embedings'", "did you mean 'num_embeddings'"],
     ),
+    "misspelt optional column, another is missing": (
+        csv("table,num_embeddings,embedding_dim,Cache_load_factor", GOOD_ROW),
+        ["did you mean 'cache_load_factor'"],
+    ),
     "upper-case column": (
         csv("Table,num_embeddings,embedding_dim,pooling_factor", GOOD_ROW),
         ["'Table'", "did you mean 'table'"],

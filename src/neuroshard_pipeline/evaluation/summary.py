@@ -81,7 +81,7 @@ def _agreement(totals: pd.DataFrame, noise_per_task: float | None) -> dict[str, 
     Returns:
         `plans`, their number; `median_ratio`, median of predicted / measured; `median_error`, median of |ratio - 1|;
         `tau`, Kendall's tau-b of predicted and measured steps within a task, averaged over the tasks; `tau_limit`, the
-        same for a prediction without error, whose tau only the noise of the measured steps lowers.
+        same for a prediction without error (`_tau_limit`).
     """
     # Sharders with the same plan of a task share its two costs.
     known = totals.dropna(subset=[*COST_COLUMNS.values()]).drop_duplicates(["task_id", *COST_COLUMNS.values()])
@@ -99,7 +99,8 @@ def _agreement(totals: pd.DataFrame, noise_per_task: float | None) -> dict[str, 
 
 
 def _tau_limit(measured_ms: pd.Series, noise: float) -> float:
-    """Expected tau of steps without and with noise, the standard deviation of the log ratio of two measurements."""
+    """Expected tau of true and measured steps; `noise` is the deviation of the log ratio of two measurements."""
+    # It is too high if the true steps differ by much less than the noise.
     pairs = combinations(np.log(measured_ms), 2)
     return float(np.mean([math.erf(abs(one - other) / (math.sqrt(2.0) * noise)) for one, other in pairs]))
 

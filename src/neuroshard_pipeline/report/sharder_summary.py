@@ -104,7 +104,7 @@ def agreement_note(summary: Mapping[str, Any]) -> str:
         return ""
     tau = "" if found["tau"] is None else f", and Kendall's tau within a task is {found['tau']:.2f}"
     if tau and found.get("tau_limit") is not None:
-        tau += f" (with this noise, a prediction without error would have {found['tau_limit']:.2f})"
+        tau += f" (with this run's noise, a prediction without error would have {found['tau_limit']:.2f})"
     return (
         f"The predicted step errs by {percent(found['median_error'])} (median of {found['plans']} plans; predicted / "
         f"measured: {found['median_ratio']:.2f}){tau}."

@@ -1,7 +1,7 @@
 """Reads a user's embedding tables from a CSV, Parquet or JSON file."""
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,8 @@ def check_columns(records: list[Record], required: Sequence[str], optional: Sequ
     missing = [name for name in required if name not in given]
     for name, where in given.items():
         if name not in known:
-            near = difflib.get_close_matches(str(name).strip().lower(), missing or known, n=1, cutoff=0.5)
+            typed = str(name).strip().lower()
+            near = get_close_matches(typed, known, 1, 0.8) or get_close_matches(typed, missing or known, 1, 0.5)
             lacks = f"missing columns are {', '.join(missing)}" if missing else f"columns are {', '.join(known)}"
             advice = f"did you mean {near[0]!r}" if near else lacks
             place = f" in {where}" if path.suffix.lower() == ".json" else ""  # rows of other formats have all columns

@@ -57,8 +57,7 @@ def _common_values(rows: list[Record], task_id: str) -> dict[str, Any]:
     """The values that all rows of a task have."""
     first: dict[str, Any] = {}
     for row in rows:
-        counts = {name: row.count(name) for name in TASK_ONLY_COLUMNS[1:]}
-        own = counts | optional_values(row, TASK_DEFAULTS, _READERS)
+        own = {name: row.count(name) for name in TASK_ONLY_COLUMNS[1:]} | optional_values(row, TASK_DEFAULTS, _READERS)
         for column, value in own.items():
             if first and value != first[column]:
                 remedy = f"give all rows of task {task_id} the same value"

@@ -63,7 +63,7 @@ def summarise_training(steps: pd.DataFrame, solutions: Solutions, params: Traini
 
 
 def check_losses(steps: pd.DataFrame, params: TrainingParams) -> dict[str, dict[str, float]]:
-    """`first` and `last` of every model's losses, and `largest_difference` (relative, in a step of `loss_steps`).
+    """`first` and `last` of every model's losses, `largest_difference` (relative) in the `compared` first steps.
 
     Raises:
         TrainCheckError: a difference exceeds `loss_tolerance`, or a loss is not finite.
@@ -72,8 +72,7 @@ def check_losses(steps: pd.DataFrame, params: TrainingParams) -> dict[str, dict[
     whole = steps[(steps["sharder"] != "") & (steps["dense"] != "")]
     for model, of_model in whole.groupby("model"):
         table = of_model.pivot_table(index=["sharder", "dense"], columns="step", values="loss", dropna=False)
-        names = [f"{sharder} ({dense})" for sharder, dense in table.index]
-        losses = table.to_numpy()
+        names, losses = [f"{sharder} ({dense})" for sharder, dense in table.index], table.to_numpy()
         if not np.isfinite(losses).all():
             row, step = np.argwhere(~np.isfinite(losses))[0]
             raise TrainCheckError(
@@ -90,7 +89,7 @@ def check_losses(steps: pd.DataFrame, params: TrainingParams) -> dict[str, dict[
                 f"relative difference of {difference[step]:.2g} exceeds loss_tolerance {params.loss_tolerance:g}"
             )
         ends = {"first": float(losses[0, 0]), "last": float(losses[0, -1])}
-        found[str(model)] = {**ends, "largest_difference": float(difference.max())}
+        found[str(model)] = {**ends, "compared": len(difference), "largest_difference": float(difference.max())}
     return found
 
 
@@ -169,7 +168,7 @@ def training_notes(summary: Mapping[str, Any]) -> list[str]:
         "every round. Intervals are over rounds.",
         *([f"Median error of the predicted step: {100 * float(np.median(errors)):.0f} %."] if errors else []),
         *(
-            f"{model}: the losses go from {of['first']:.4f} to {of['last']:.4f}; in the first {training['loss_steps']} "
+            f"{model}: the losses go from {of['first']:.4f} to {of['last']:.4f}; in the first {of['compared']} "
             f"steps, they differ by at most {of['largest_difference']:.1g} of their value."
             for model, of in losses.items()
         ),
