@@ -189,3 +189,31 @@ def test_constraints_on_columns_hold_where_only_narrower_blocks_would_fit(limits
     room = round(0.7 * WEIGHTS_AND_OPTIMIZER.table_bytes(sequence, 32, ShardingTask([sequence], 5, 640, 2**30)))
     with pytest.raises(DoesNotFitError):
         plan_of(ShardingTask([sequence], 5, 640, room, constraints=Constraints(**limits)), step_models())
+
+
+def test_a_longer_search_of_several_modules_never_ends_with_a_dearer_plan():
+    """Every module has all-to-alls of its own; a search over columns knows only one for all, and may go astray."""
+    rng = np.random.default_rng(41)
+    tables = [
+        Table(
+            f"t{number}",
+            int(rng.integers(10, 1000)),
+            128,
+            rng.uniform(0.3, 30),
+            pooling=("sum", "mean", "none")[rng.integers(3)],
+            module=f"m{rng.integers(3)}",
+        )
+        for number in range(12)
+    ]
+    task = ShardingTask(tables, 16, 16 * 1200, 2**40, "rowwise_adagrad")
+    models, local = load_cost_models("h100"), LOCAL_SEARCH.model_copy(update={"max_rounds": 1})
+    short = NeuroShard(PAPER_SEARCH.model_copy(update={"max_steps": 0}), local)
+    assert plan_of(task, models).predicted_cost_ms <= plan_of(task, models, short).predicted_cost_ms
+
+
+def test_tables_that_may_not_be_whole_are_cut_where_no_rank_has_room_for_replicas_of_them():
+    """The three tables fill 90 % of both ranks. No rank has room for one of the smaller tables beside half of "a"."""
+    tables = [Table("a", 2203, 64, 1.4), Table("b", 28, 256, 4.3), Table("c", 3456, 8, 5.4)]
+    types = ("data_parallel", "grid_shard", "table_row_wise")
+    task = ShardingTask(tables, 2, 512, 390_684, local_world_size=1, constraints=Constraints(sharding_types=types))
+    assert set(types_of(plan_of(task, step_models())).values()) == {"grid_shard"}

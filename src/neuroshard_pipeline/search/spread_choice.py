@@ -67,8 +67,8 @@ class SpreadChoice:
         self._must = cut_tables(problem, self._types)
         self._tables = [table for table in problem.task.tables if table.name not in self._must]
         self._estimate = SpreadEstimate(problem, step, self._tables) if self._tables else None
-        several = problem.task.num_hosts > 1
-        self._cuts: tuple[ShardingType, ...] = ("table_row_wise", "row_wise") if several else ("row_wise",)
+        on_hosts: tuple[ShardingType, ...] = ("table_row_wise", "grid_shard") if problem.task.num_hosts > 1 else ()
+        self._cuts: tuple[ShardingType, ...] = (*on_hosts, "row_wise")
 
     def estimate_ms(self) -> float:
         """The lowest estimated cost of a step, with the tables that must be cut.
@@ -133,6 +133,7 @@ class SpreadChoice:
         """
         may = np.array([self._may_be(table, _REPLICA) for table in self._tables])
         must = may & np.array([not self._may_be(table, "column_wise") for table in self._tables])
+        must[rows] = False
         pool = np.flatnonzero(may & ~must)
         if len(rows) <= len(self._tables) / 2:
             pool = np.setdiff1d(pool, rows)

@@ -20,14 +20,13 @@ from neuroshard_pipeline.cost_models.comm import ranks_per_host_of
 from neuroshard_pipeline.cost_models.step import StepCostModel
 from neuroshard_pipeline.search.parts import outputs_per_sample, shard_embeddings
 from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.search.spread import largest_row_shards
 from neuroshard_pipeline.search.step_prices import step_prices
 from neuroshard_pipeline.tables.constraints import SEQUENCE_TYPES, TIER_TYPES
-from neuroshard_pipeline.tables.lookups import first_shard
 from neuroshard_pipeline.tables.replica_groups import groups_on_host
 from neuroshard_pipeline.tables.samples import Reduction
 from neuroshard_pipeline.tables.step_work import QUANTITIES, shard_work
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, ShardingType, Table, whole
-from neuroshard_pipeline.tables.task import ShardingTask
 
 _LEVELS = 5
 #: A table is split further while one of its shards costs more than this multiple of the cost of a balanced rank.
@@ -35,6 +34,8 @@ _TOO_LARGE = 1.1
 #: Number of points between which the cost of an all-to-all is interpolated.
 _POINTS = 16
 _BYTES_PER_FLOAT, _MILLION = 4.0, 1e6
+#: The types that cut rows.
+_CUTS: tuple[ShardingType, ...] = ("row_wise", "table_row_wise", "grid_shard")
 
 
 class SpreadEstimate:
@@ -48,7 +49,7 @@ class SpreadEstimate:
         self._prices = problem.step_prices or step_prices(step, problem.task)
         self._add_columns(tables)
         self._add_replicas(tables)
-        self._rows = {kind: self._row_sums(tables, kind) for kind in ("row_wise", "table_row_wise")}
+        self._rows = {kind: self._row_sums(tables, kind) for kind in _CUTS}
         memory, task = problem.memory, problem.task
         self.alone_ms = self._alone[:, 0]
         self.bytes = np.array([memory.table_bytes(table, table.embedding_dim, task) for table in tables], dtype=float)
@@ -81,7 +82,7 @@ class SpreadEstimate:
         Args:
             replicas: indices of the tables that are replicas.
             cut: indices of the tables whose rows are cut; all others are column-wise.
-            kind: `row_wise` or `table_row_wise`, the type of the cut tables.
+            kind: the type of the cut tables, one of `_CUTS`.
         """
         columns = np.ones(len(self._dims), dtype=bool)
         columns[replicas] = columns[cut] = False
@@ -116,20 +117,22 @@ class SpreadEstimate:
         return max(balanced_ms, most_ms) + shared + reorder + exchange
 
     def _cut_ms(self, cut: IntArray, kind: ShardingType) -> float:
-        """Cost of tables whose rows are cut over all ranks, or each over the ranks of one host."""
+        """Cost of tables whose rows are cut over all ranks, or whose column blocks each lie on one host."""
         task = self._task
-        sums, shared = self._rows[kind]
+        sums, shared, blocks = self._rows[kind]
         dims = float(self._dims[cut[~self._is_sequence[cut]]].sum())
         if kind == "row_wise":
             cost = float(self._compute_ms(sums[cut].sum(axis=0)))
             cost += self._exchange_ms((float(self._dims[cut].sum()) - dims) / task.world_size)
             buffer, members = dims, task.world_size
         else:
-            busiest = np.maximum(sums[cut].sum(axis=0) / task.num_hosts, sums[cut[self.alone_ms[cut].argmax()]])
+            mean = (blocks[cut, None] * sums[cut]).sum(axis=0) / task.num_hosts
+            busiest = np.maximum(mean, sums[cut[self.alone_ms[cut].argmax()]])
             cost = float(self._compute_ms(busiest)) + (
                 self._exchange_ms(dims / task.world_size) if task.num_hosts > 1 else 0
             )
-            buffer, members = max(dims / task.num_hosts, float(self._dims[cut].max())), task.ranks_per_host
+            widest = float((self._dims[cut] / blocks[cut]).max())
+            buffer, members = max(dims / task.num_hosts, widest), task.ranks_per_host
         size = _BYTES_PER_FLOAT * task.comm_share * task.batch_size * buffer
         both = self._reduce_ms("reduce_scatter", size, members) + self._reduce_ms("all_gather", size, members)
         return cost + both + float(shared[cut].sum())
@@ -160,19 +163,23 @@ class SpreadEstimate:
         replicas = [whole(table, "data_parallel") for table in tables]
         self._replica = self._sums(replicas)
         self._replica[:, -1] = 0.0
-        work = np.array([_replica_work(replica, self._task) for replica in replicas])
+        parts = (shard_work(replica, self._task) for replica in replicas)
+        work = np.array([own + self._task.world_size * everywhere for own, everywhere in parts])
         dense = self._step.prices_of("dense", self._task.world_size)
         self._any_replica_ms = float(dense[list(QUANTITIES).index("replicas")])
         self._replica_ms = work @ (self._prices.per_unit + dense)
         self._gradients = work[:, list(QUANTITIES).index("gradients")] * _MILLION
 
-    def _row_sums(self, tables: Sequence[Table], kind: ShardingType) -> tuple[FloatArray, FloatArray]:
-        """Embeddings (T, H) of one row shard of every table, and what all its shards add to every rank in ms (T,)."""
-        ranks = self._task.world_size if kind == "row_wise" else self._task.ranks_per_host
-        shards = [first_shard(table, kind, ranks) for table in tables]
-        counts = [-(-shard.table.num_embeddings // shard.num_rows) for shard in shards]
+    def _row_sums(self, tables: Sequence[Table], kind: ShardingType) -> tuple[FloatArray, FloatArray, IntArray]:
+        """Embeddings (T, H) of one row shard of every table, what all its shards add to every rank in ms, and blocks.
+
+        The last two are (T,); `blocks` are the numbers of column blocks.
+        """
+        shards = [largest_row_shards(table, self._task)[kind] for table in tables]
+        blocks = np.array([-(-shard.table.embedding_dim // shard.embedding_dim) for shard in shards])
+        counts = blocks * [-(-shard.table.num_embeddings // shard.num_rows) for shard in shards]
         shared = [count * self._prices.shared_ms([shard]) for count, shard in zip(counts, shards, strict=True)]
-        return self._sums(shards), np.array(shared)
+        return self._sums(shards), np.array(shared), blocks
 
     def _sums(self, shards: Sequence[Shard]) -> FloatArray:
         """Embeddings with own ms (S, H); 0 for shards of types that their tables cannot have."""
@@ -181,8 +188,6 @@ class SpreadEstimate:
         found = np.concatenate(
             [shard_embeddings(own, self._task, self._models), self._prices.own_ms(own)[:, None]], axis=1
         )
-        if len(own) == len(shards):
-            return found
         sums = np.zeros((len(shards), found.shape[1]))
         sums[possible] = found
         return sums
@@ -225,9 +230,3 @@ def _half(table: Table, level: int) -> Shard:
     """The first of `2**level` column shards, or the narrowest possible one."""
     width = max(table.embedding_dim // 2**level // COLUMN_GRANULARITY, 1) * COLUMN_GRANULARITY
     return Shard(table, 0, width)
-
-
-def _replica_work(replica: Shard, task: ShardingTask) -> FloatArray:
-    """The work (Q,) of every rank for a table with a replica on every rank."""
-    own, everywhere = shard_work(replica, task)
-    return own + task.world_size * everywhere

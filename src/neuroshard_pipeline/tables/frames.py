@@ -14,8 +14,9 @@ import pandas as pd
 
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.tables.curve_points import points_of_text, points_text
-from neuroshard_pipeline.tables.lookups import first_shard, lookup_batch_size, lookup_shard
+from neuroshard_pipeline.tables.lookups import lookup_batch_size, lookup_shard
 from neuroshard_pipeline.tables.profile import with_profile
+from neuroshard_pipeline.tables.row_blocks import shards_together
 from neuroshard_pipeline.tables.samples import CommSample, ComputeSample
 from neuroshard_pipeline.tables.table import (
     COLUMN_GRANULARITY,
@@ -25,6 +26,7 @@ from neuroshard_pipeline.tables.table import (
     Shard,
     ShardingType,
     Table,
+    whole,
 )
 from neuroshard_pipeline.tables.task import DEFAULT_OPTIMIZER, TASK_DEFAULTS, TASK_ONLY_COLUMNS, ShardingTask
 
@@ -211,7 +213,8 @@ def compute_samples_from_frame(
         _, sharding_type, world_size = of_sample.get(sample_id, _DEFAULT_SETTINGS)
         key = (name, dim, sharding_type, world_size)
         if key not in made:
-            made[key] = first_shard(replace(by_name[name], embedding_dim=dim), sharding_type, world_size)
+            table = replace(by_name[name], embedding_dim=dim)
+            made[key] = shards_together(whole(table), sharding_type, world_size)[0]
         shards.setdefault(sample_id, []).append(made[key])
     batch_sizes = dict(zip(samples["sample_id"].tolist(), samples["batch_size"].tolist(), strict=True))
     found = []

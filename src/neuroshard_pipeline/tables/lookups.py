@@ -12,18 +12,11 @@ from scipy.special import betainc
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.tables.ids import HIGHEST_COUNTS, LOWEST_COUNTS
 from neuroshard_pipeline.tables.profile import with_profile
-from neuroshard_pipeline.tables.table import REUSE_BIN_EDGES, Shard, ShardingType, Table
+from neuroshard_pipeline.tables.table import REUSE_BIN_EDGES, Shard, Table
 
 _COUNTS_PER_BIN = 16
 #: Least expected number of unique rows per batch that a stand-in table gets. It is above 0, as tables require.
 _LEAST_UNIQUE_ROWS = 1e-3
-
-
-def first_shard(table: Table, sharding_type: ShardingType, world_size: int) -> Shard:
-    """The first rank's shard of a table that is sharded over `world_size` ranks; the shard has all columns."""
-    is_cut = sharding_type not in ("column_wise", "data_parallel")
-    rows = -(-table.num_embeddings // world_size) if is_cut else table.num_embeddings
-    return Shard(table, 0, table.embedding_dim, 0, rows, sharding_type)
 
 
 def lookup_batch_size(shard: Shard, batch_size: int, world_size: int) -> int:
