@@ -2,9 +2,9 @@
 
     python benchmarks/virtual/replay_search.py data/virtual --minutes 6
 
-A local search on virtual ranks, from the plan of `neuroshard_plus`. A round measures the present plan, random changes of
-it and the cheapest change of the round before, side by side. That change is the next present plan if it is cheaper again:
-the minimum of several noisy measurements alone is too low. At the end, the last plans are measured anew, together with
+A local search on virtual ranks, from the plan of `neuroshard_plus`. A round measures the present plan, random changes
+of it and the cheapest change of the round before, side by side. That change is the next present plan if it is cheaper
+again: the minimum of several noisy measurements alone is too low. At the end, the last plans are measured anew, with
 those of the sharders. The cost models of the folder make the sharders' plans (`kedro run --env virtual --pipeline
 pretrain`); the search does not use them.
 
