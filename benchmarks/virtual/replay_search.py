@@ -60,7 +60,7 @@ def random_task(rng: np.random.Generator) -> ns.ShardingTask:
 
 
 def params(rounds: int) -> StepParams:
-    """Few steps per round for annealing, more for the last comparison."""
+    """Few rounds of steps for the search, more for the last comparison."""
     return StepParams(
         backend="gloo",
         threads=1,

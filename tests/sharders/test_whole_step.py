@@ -208,7 +208,7 @@ def test_a_longer_search_of_several_modules_never_ends_with_a_dearer_plan():
     task = ShardingTask(tables, 16, 16 * 1200, 2**40, "rowwise_adagrad")
     models, local = load_cost_models("h100"), LOCAL_SEARCH.model_copy(update={"max_rounds": 1})
     short = NeuroShard(PAPER_SEARCH.model_copy(update={"max_steps": 0}), local)
-    assert plan_of(task, models).predicted_cost_ms <= plan_of(task, models, short).predicted_cost_ms
+    assert plan_of(task, models).predicted_cost_ms <= 1.001 * plan_of(task, models, short).predicted_cost_ms
 
 
 def test_tables_that_may_not_be_whole_are_cut_where_no_rank_has_room_for_replicas_of_them():
