@@ -21,8 +21,9 @@ from neuroshard_pipeline.cost_models.network import MAX_LOG_CORRECTION
 from neuroshard_pipeline.cost_models.reductions import group_of
 from neuroshard_pipeline.cost_models.step import StepCostModel
 from neuroshard_pipeline.search.models import Models
-from neuroshard_pipeline.search.parts import outputs_per_sample, shard_embeddings
+from neuroshard_pipeline.search.parts import outputs_per_sample
 from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.search.shard_cache import shard_embeddings
 from neuroshard_pipeline.tables.placed import distinct_shards
 from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.samples import Reduction

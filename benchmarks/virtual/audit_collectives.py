@@ -37,7 +37,7 @@ from neuroshard_pipeline.search.volumes import plan_volumes
 from neuroshard_pipeline.tables.ids import TableIds
 from neuroshard_pipeline.tables.placed import placed_shards
 from neuroshard_pipeline.tables.row_blocks import row_shards
-from neuroshard_pipeline.tables.step_work import QUANTITIES, exchange_groups, rank_work
+from neuroshard_pipeline.tables.step_work import QUANTITIES, group_of, rank_work
 from neuroshard_pipeline.tables.table import Shard, whole
 from neuroshard_pipeline.torchrec_bridge.ranks import rank_team
 from neuroshard_pipeline.torchrec_bridge.train_check.batches import Batch
@@ -255,8 +255,9 @@ def _work(plan: Plan, logged: Logged) -> Iterator[str]:
         for rank in np.flatnonzero(np.abs(ours - found) > 1e-6 * np.maximum(found, 1)).tolist():
             yield f"rank {rank}, ids {name}: {ours[rank]:.1f} bytes, TorchRec {found[rank]:.1f}"
     splits = {sum(_is_splits(*each) for each in logged.exchanges(rank, world)) for rank in range(world)}
-    if splits != {len(exchange_groups(plan.shards))}:
-        yield f"{len(exchange_groups(plan.shards))} groups exchange ids, TorchRec announces sizes {splits} times"
+    groups = {group_of(shard) for shard in plan.shards if shard.sharding_type != "data_parallel"}
+    if splits != {len(groups)}:
+        yield f"{len(groups)} groups exchange ids, TorchRec announces sizes {splits} times"
 
 
 def audited(world_size: int, per_host: int | None, precisions: Sequence[str] = ("fp32", "fp16")) -> pd.DataFrame:

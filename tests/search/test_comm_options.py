@@ -157,7 +157,7 @@ def test_the_estimate_counts_the_copy_that_joins_several_types():
     models.step.prices[2]["module"]["joined"] = models.step.prices[8]["module"]["joined"] = 1e6
     tables = [Table(f"t{at}", 1000, 16, 2.0) for at in range(4)]
     task = ShardingTask(tables, 4, 64, 2**40)
-    estimate = SpreadEstimate(Problem(task, models, WEIGHTS_AND_OPTIMIZER), models.step, tables)
+    estimate = SpreadEstimate(Problem(task, models, WEIGHTS_AND_OPTIMIZER), tables)
     none, some, every = (np.arange(count) for count in (0, 2, 4))
     joined_ms = 1e6 * 16 * 4 * 16 / 1e6  # of 16 samples per rank
     for replicas, cut in ((none, some), (some, none), (some, some + 2)):

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from neuroshard_pipeline.errors import PlanError
-from neuroshard_pipeline.search.parts import all_to_alls, reductions, shard_embeddings, step_parts
+from neuroshard_pipeline.search.parts import all_to_alls, reductions, step_parts
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.price import part_offsets_ms, predicted_cost, priced
 from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.search.shard_cache import shard_embeddings
 from neuroshard_pipeline.search.spread import column_problem, joined, spread_of, spread_tables
 from neuroshard_pipeline.tables.dedup import deduplicated, looked_up
 from neuroshard_pipeline.tables.placed import placed_shards

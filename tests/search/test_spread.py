@@ -142,7 +142,7 @@ def test_the_load_of_a_host_is_what_its_tables_add_to_a_rank():
     tables = [Table("few", 4000, 16, 1.0), Table("many", 4000, 16, 20.0), Table("wide", 4000, 64, 20.0)]
     task, models = ShardingTask(tables, 4, 4096, 2**30, local_world_size=2), step_models()
     cut = [row_shards(table, "table_row_wise", 2) for table in tables]
-    found = host_loads_ms(Problem(task, models, WEIGHTS_AND_OPTIMIZER), models.step, [shards[0] for shards in cut])
+    found = host_loads_ms(Problem(task, models, WEIGHTS_AND_OPTIMIZER), [shards[0] for shards in cut])
     idle_ms = models.compute.costs_from_sums(np.zeros(32), task.batch_size).sum()
     for table, shards, load_ms in zip(tables, cut, found, strict=True):
         twins = row_shards(replace(table, name="twin"), "table_row_wise", 2)

@@ -165,7 +165,7 @@ class LinearComm:
 def test_prices_come_from_the_models(hosts, comm_precision):
     task = sequence_task(hosts=hosts, comm_precision=comm_precision)
     models = replace(step_models(), comm=LinearComm())
-    found = tier_prices(Problem(task, models, MEMORY), models.step)
+    found = tier_prices(Problem(task, models, MEMORY))
     exchanged_ms = 3e-9 if comm_precision == "fp32" else 1.5e-9
     reduced_ms = 4 * 0.2 / 2**20 * (1 - 1 / 8) * (4 if hosts > 1 else 1)  # 4 bytes; see `small_step_model`
     assert found.id_ms == pytest.approx((1.0 + 1.0) / 1e6 / 8)  # mean of 8 ranks: one id sent, and one id received

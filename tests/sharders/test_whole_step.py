@@ -157,7 +157,7 @@ def test_replicas_are_also_tried_in_the_order_of_their_numbers_of_rows():
     ]
     rng.shuffle(tables)
     problem = Problem(ShardingTask(tables, 4, 4096, 2**30), step_models(), WEIGHTS_AND_OPTIMIZER)
-    choice = SpreadChoice(problem, problem.models.step, usable_types)
+    choice = SpreadChoice(problem, usable_types)
     sets = [{n for n, kind in c.types.items() if kind == "data_parallel"} for c in choice.candidates()]
     ordered = [table.name for table in sorted(tables, key=lambda table: table.num_embeddings)]
     for count in (1, 2, 4, 16):

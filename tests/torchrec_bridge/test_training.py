@@ -22,7 +22,7 @@ from neuroshard_pipeline.search.parts import all_to_alls, reductions
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.constraints import SEQUENCE_TYPES
 from neuroshard_pipeline.tables.placed import placed_shards
-from neuroshard_pipeline.tables.step_work import QUANTITIES, exchange_groups, rank_work
+from neuroshard_pipeline.tables.step_work import QUANTITIES, group_of, rank_work
 from neuroshard_pipeline.torchrec_plan.structures import read_sharding_plan
 
 pytestmark = [pytest.mark.slow, *QUIET]
@@ -112,11 +112,16 @@ def trained_plans(world_size: int) -> dict[str, Plan]:
     return plans
 
 
+def exchange_groups(plan):
+    """Pairs of module and sharding type that exchange ids."""
+    return {group_of(shard) for shard in plan.shards if shard.sharding_type != "data_parallel"}
+
+
 def test_the_number_of_all_to_alls_is_that_of_the_groups(trained):
     """Sizes, lengths, ids and weights of every group that exchanges ids, and outputs forward and backward."""
     world_size, answers = trained
     for name, plan in trained_plans(world_size).items():
-        groups = exchange_groups(plan.shards)
+        groups = exchange_groups(plan)
         outputs = all_to_alls(plan.task, placed_shards(plan.shards, plan.ranks, plan.task.world_size))
         expected = sum(3 + module.is_weighted for module, _ in groups) + 2 * len(outputs)
         for of_rank in answers:
@@ -141,7 +146,7 @@ def test_ids_and_bags_are_those_of_torchrec(trained):
     world_size, answers = trained
     for name, plan in trained_plans(world_size).items():
         work = dict(zip(QUANTITIES, 1e6 * rank_work(plan.task, plan.shards, plan.ranks).T, strict=True))
-        sizes = sum(world_size * (3 + module.is_weighted) for module, _ in exchange_groups(plan.shards))
+        sizes = sum(world_size * (3 + module.is_weighted) for module, _ in exchange_groups(plan))
         sent = [sum(call[2] for call in of_rank[name][1] if call[3] == "torch.int64") - sizes for of_rank in answers]
         assert sum(sent) == pytest.approx((work["sent_bags"] + work["sent_ids"]).sum()), name
         assert sum(sent) == pytest.approx((work["bags"] + work["ids"]).sum()), name

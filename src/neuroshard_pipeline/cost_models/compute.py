@@ -130,6 +130,8 @@ class ComputeCostModel:
 
     def shard_embeddings(self, shards: Sequence[Shard], batch_size: int, optimizer: str = "sgd") -> FloatArray:
         """Embeddings (S, H) of shards, all non-negative, for the batch size and optimizer of a task."""
+        if len(shards) == 1:  # BLAS rounds differently if a matrix has a single row
+            return self.shard_embeddings([*shards, *shards], batch_size, optimizer)[:1]
         work, context = shard_features(shards, batch_size, optimizer)
         scaling, calibration = self.network.normalisation, self.network.calibration
         by_member = embed(np, self.network.weights, scaling.work(work), scaling.context(context))  # (E, S, C)

@@ -119,7 +119,7 @@ def judge(present: Present, problem: Problem) -> Judgement:
     ]
     if task.constraints and known == {table.name for table in task.tables}:
         problems += constraint_violations(task, shards, ranks)
-    parts = step_parts(task, shards, ranks, problem.models, problem.lookup_embeddings)
+    parts = step_parts(task, shards, ranks, problem.models, problem.known)
     return Judgement(tuple(problems), predicted_cost(parts, problem.models, task.batch_size), used, limits)
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from neuroshard_pipeline.arrays import BoolArray, FloatArray, IntArray
-from neuroshard_pipeline.search.parts import outputs_per_sample, shard_embeddings, step_parts
+from neuroshard_pipeline.search.parts import outputs_per_sample, step_parts
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.price import halves_ms, placement_cost_ms
 from neuroshard_pipeline.search.problem import Problem
@@ -39,7 +39,7 @@ _LEAST_GAIN = 1e-5
 def balanced_halves(problem: Problem, placement: Placement) -> Placement:
     """The cheapest of `placement` and the placements that the search reaches with each power, by predicted cost."""
     task, models = problem.task, problem.models
-    parts = step_parts(task, placement.shards, placement.ranks, models, problem.lookup_embeddings)
+    parts = step_parts(task, placement.shards, placement.ranks, models, problem.known)
     movable = np.array([shard.sharding_type == "column_wise" for shard in placement.shards])
     if not parts.exchanges_ids or not movable.any():
         return placement
@@ -71,7 +71,7 @@ class _Exchanges:
         self._problem, self._given, self._places = problem, placement, np.flatnonzero(movable)
         shards, world_size = [placement.shards[place] for place in self._places], problem.task.world_size
         self.rank = np.array(placement.ranks, dtype=np.int64)[self._places]
-        embeddings = shard_embeddings(shards, problem.task, problem.models)
+        embeddings = problem.known.embeddings(shards)
         kernel = _numbered([kernel_of(shard) for shard in shards])
         # (N + 1, K, H + 1): the last number is 1, so that sums count shards; the last row stands for no shard.
         self._embedding = np.zeros((len(shards) + 1, kernel.max() + 1, embeddings.shape[1] + 1))

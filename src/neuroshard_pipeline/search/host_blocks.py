@@ -15,9 +15,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from neuroshard_pipeline.arrays import IntArray
-from neuroshard_pipeline.search.parts import step_parts
 from neuroshard_pipeline.search.plan import Placement
-from neuroshard_pipeline.search.price import predicted_cost
+from neuroshard_pipeline.search.price import placement_cost
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.spread import Spread, joined, spread_of
 from neuroshard_pipeline.search.spread_choice import Usable
@@ -75,10 +74,8 @@ class _HostSearch:
 
     def cost(self, placement: Placement) -> tuple[float, IntArray]:
         """Predicted cost in ms, and the hosts in descending order of their busiest ranks' cost without all-to-alls."""
-        task, models = self._problem.task, self._problem.models
-        parts = step_parts(task, placement.shards, placement.ranks, models, self._problem.lookup_embeddings)
+        task, (cost_ms, parts) = self._problem.task, placement_cost(self._problem, placement)
         loads = parts.own_ms.reshape(task.num_hosts, task.ranks_per_host).max(axis=1)
-        cost_ms = predicted_cost(parts, models, task.batch_size).embedding_cost_ms
         return cost_ms, np.argsort(-loads, kind="stable")
 
     def placement(self, blocks: Blocks) -> Placement | None:

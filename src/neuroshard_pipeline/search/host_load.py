@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from neuroshard_pipeline.arrays import FloatArray
-from neuroshard_pipeline.cost_models.step import StepCostModel
-from neuroshard_pipeline.search.parts import outputs_per_sample, shard_embeddings
+from neuroshard_pipeline.search.parts import outputs_per_sample
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.step_prices import step_prices
 from neuroshard_pipeline.tables.samples import Reduction
@@ -16,19 +15,14 @@ _BYTES_PER_FLOAT = 4.0
 _REDUCTIONS: tuple[Reduction, ...] = ("reduce_scatter", "all_gather")
 
 
-def host_loads_ms(problem: Problem, step: StepCostModel, shards: Sequence[Shard]) -> FloatArray:
+def host_loads_ms(problem: Problem, shards: Sequence[Shard]) -> FloatArray:
     """(S,) ms that each row shard of a table on one host adds to its rank, without launches of kernels.
 
     They consist of the shard's lookup, input dist and module work, and of a part for reductions: how much more two
-    reductions of the table's outputs cost if these have twice their bytes.
-
-    Args:
-        problem: the problem; its models must price whole steps.
-        step: the step cost model.
-        shards: a shard of each table.
+    reductions of the table's outputs cost if these have twice their bytes. The models must price whole steps.
     """
-    task, models = problem.task, problem.models
-    embeddings = shard_embeddings(shards, task, models)
+    task, models, step = problem.task, problem.models, problem.step
+    embeddings = problem.known.embeddings(shards)
     lookups = models.compute.costs_from_sums(embeddings, task.batch_size).sum(axis=-1)
     nothing = models.compute.costs_from_sums(np.zeros_like(embeddings[:1]), task.batch_size).sum(axis=-1)
     floats = np.array([outputs_per_sample(shard, task) for shard in shards]) * task.batch_size

@@ -112,3 +112,11 @@ class Models(Protocol):
     def caveats(self, task: ShardingTask) -> tuple[str, ...]:
         """Sentences about the predicted costs: what was modelled, extrapolated, approximated or left out."""
         ...
+
+
+class ModelsWith:
+    """Models with another compute cost model."""
+
+    def __init__(self, compute: ComputeModel, models: Models) -> None:
+        self.compute, self.comm, self.step = compute, models.comm, models.step
+        self.caveats = models.caveats

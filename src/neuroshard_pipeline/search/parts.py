@@ -23,9 +23,8 @@ If models have no step cost model, only column-wise plans have a cost: lookups a
 Shapes: W ranks, S shards, D distinct shards, H numbers that describe a shard's cost (shard embedding).
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -34,16 +33,14 @@ from neuroshard_pipeline.cost_models.comm import ranks_per_host_of
 from neuroshard_pipeline.cost_models.step import StepCostModel
 from neuroshard_pipeline.errors import CostModelError
 from neuroshard_pipeline.search.models import Models
-from neuroshard_pipeline.tables.dedup import exchanged, looked_up
+from neuroshard_pipeline.search.shard_cache import ShardCache
+from neuroshard_pipeline.tables.dedup import exchanged
 from neuroshard_pipeline.tables.placed import PlacedShards, placed_shards
 from neuroshard_pipeline.tables.replica_groups import groups_on_host, synced_bytes
 from neuroshard_pipeline.tables.samples import Reduction
 from neuroshard_pipeline.tables.step_work import Group, group_of, kernel_of, work_of
 from neuroshard_pipeline.tables.table import Shard
 from neuroshard_pipeline.tables.task import ShardingTask
-
-#: Embeddings (S, H) of shards; a caller may cache them.
-Embed = Callable[[Sequence[Shard]], FloatArray]
 
 _BYTES_PER_FLOAT = 4
 _CUTS_ROWS_ON_HOST = ("table_row_wise", "grid_shard")
@@ -85,22 +82,22 @@ def step_parts(
     shards: Sequence[Shard],
     ranks: Sequence[int],
     models: Models,
-    embed: Embed | None = None,
+    known: ShardCache | None = None,
     bounded: bool = False,
 ) -> Parts:
     """The parts of a step with `shards[i]` on `ranks[i]`, with prediction intervals if `bounded`.
 
-    The shards need not be all shards of the task. `embed` is `Problem.lookup_embeddings`; without it, all are embedded.
+    The shards need not be all shards of the task. `known` remembers what was computed for earlier plans of the task.
 
     Raises:
         CostModelError: a shard is not column-wise, and the models have no step cost model.
     """
-    placed = placed_shards(shards, ranks, task.world_size)
+    placed, known = placed_shards(shards, ranks, task.world_size), known or ShardCache(task, models)
     parts = Parts(np.zeros((task.world_size, 2)), dim_sums=all_to_alls(task, placed))
     for of_kernel in placed.by(kernel_of).values():
-        _add_lookups(parts, of_kernel, task, models, embed, bounded)
+        _add_lookups(parts, of_kernel, task, models, known, bounded)
     if models.step is not None:
-        _add_step(parts, task, placed, models.step, bounded)
+        _add_step(parts, task, placed, models.step, known, bounded)
     elif any(shard.sharding_type != "column_wise" for shard in placed.shards):
         raise CostModelError(
             f"{task.task_id}: these cost models have no step cost model, so they price column_wise plans only; train "
@@ -110,50 +107,15 @@ def step_parts(
 
 
 def _add_lookups(
-    parts: Parts, placed: PlacedShards, task: ShardingTask, models: Models, embed: Embed | None, bounded: bool
+    parts: Parts, placed: PlacedShards, task: ShardingTask, models: Models, known: ShardCache, bounded: bool
 ) -> None:
     """Add the cost of one kernel of a group."""
-    shards = placed.shards
-    embeddings = shard_embeddings(shards, task, models) if embed is None else embed(shards)
-    sums, used = placed.per_rank(embeddings), placed.per_rank(np.ones(len(shards))) > 0
+    sums, used = placed.per_rank(known.embeddings(placed.shards)), placed.per_rank(np.ones(len(placed.shards))) > 0
     costs = np.where(used[:, None], models.compute.costs_from_sums(sums, task.batch_size), 0.0)
     parts.compute_ms = parts.compute_ms + costs
     if bounded:
         bounds = np.where(used[:, None], models.compute.interval_from_sums(sums, task.batch_size), 0.0)
         parts.compute_bounds_ms.append((costs.sum(axis=-1), bounds))
-
-
-def shard_embeddings(shards: Sequence[Shard], task: ShardingTask, models: Models) -> FloatArray:
-    """Embeddings (S, H) of what the kernels of shards of any type see; equal shards are embedded once."""
-    distinct = {_lookup_key(shard): shard for shard in shards}
-    seen: dict[tuple[Shard, int], int] = {}
-    place = {}
-    for key, shard in distinct.items():
-        looked, batch_size = looked_up(shard, task)
-        if shard.table.pooling == "none":  # every id is one bag
-            bags = max(1, round(batch_size * looked.table.pooling_factor))
-            looked, batch_size = _single_ids(looked), bags
-        place[key] = seen.setdefault((looked, batch_size), len(seen))
-    by_batch: dict[int, list[Shard]] = defaultdict(list)
-    for looked, batch_size in seen:
-        by_batch[batch_size].append(looked)
-    found: dict[tuple[Shard, int], FloatArray] = {}
-    for batch_size, batch in by_batch.items():
-        # At least two shards per call, so that rounding in BLAS does not depend on the number (see `Problem`).
-        made = models.compute.shard_embeddings(batch if len(batch) > 1 else batch * 2, batch_size, task.optimizer)
-        found |= {(shard, batch_size): row for shard, row in zip(batch, made, strict=False)}
-    return np.array([found[key] for key in seen])[[place[_lookup_key(shard)] for shard in shards]]
-
-
-def _lookup_key(shard: Shard) -> tuple[object, ...]:
-    """What the lookups of shards of one plan depend on; where the shard begins in its table plays no role."""
-    return id(shard.table), shard.embedding_dim, shard.num_rows, shard.sharding_type
-
-
-def _single_ids(shard: Shard) -> Shard:
-    """The shard with one id per bag."""
-    made = replace(shard.table, pooling_factor=1.0, pooling="sum", num_features=1, tier=None)
-    return Shard(made, shard.column_offset, shard.embedding_dim)
 
 
 def outputs_per_sample(shard: Shard, task: ShardingTask) -> float:
@@ -266,7 +228,9 @@ def _reduced_floats(task: ShardingTask, group: Group, placed: PlacedShards) -> F
     return np.full_like(sums, sums[:: task.ranks_per_host].sum()) if sharding_type == "row_wise" else sums
 
 
-def _add_step(parts: Parts, task: ShardingTask, placed: PlacedShards, step: StepCostModel, bounded: bool) -> None:
+def _add_step(
+    parts: Parts, task: ShardingTask, placed: PlacedShards, step: StepCostModel, known: ShardCache, bounded: bool
+) -> None:
     """Add the input dist, the module's own work, the updates by dense gradients, and the reductions.
 
     Shards that exchange only inside a host have the prices for the ranks of one host.
@@ -277,7 +241,7 @@ def _add_step(parts: Parts, task: ShardingTask, placed: PlacedShards, step: Step
     parts.exchanges_ids = bool(among_all) and not task.pipelines_input_dist
     for is_on_host, of_kind in placed.by(lambda shard: shard.sharding_type == "host_row_wise").items():
         num_ranks = task.ranks_per_host if is_on_host else task.world_size
-        work = work_of(task, of_kind)
+        work = work_of(of_kind, known.works(of_kind.shards))
         module = step.prices_of("module", num_ranks) + step.prices_of("dense", num_ranks)
         parts.input_dist_ms = parts.input_dist_ms + hidden * (work @ step.prices_of("input_dist", num_ranks))
         parts.module_ms = parts.module_ms + work @ module

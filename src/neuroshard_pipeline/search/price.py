@@ -140,9 +140,9 @@ def price_plan(problem: Problem, placement: Placement, sharder: str, rejected: t
     """
     problem = problem.of(placement)
     task, models = problem.task, problem.models
-    parts = step_parts(task, placement.shards, placement.ranks, models, problem.lookup_embeddings, bounded=True)
+    parts = step_parts(task, placement.shards, placement.ranks, models, problem.known, bounded=True)
     predicted = predicted_cost(parts, models, task.batch_size)
-    alone = problem.lookup_embeddings(placement.shards)
+    alone = problem.known.embeddings(placement.shards)
     return Plan(
         task,
         placement.shards,
@@ -160,8 +160,13 @@ def price_plan(problem: Problem, placement: Placement, sharder: str, rejected: t
 
 def placement_cost_ms(problem: Problem, placement: Placement) -> float:
     """The predicted cost of a placement for the task of `problem`, as in `price_plan`, but without validation."""
-    parts = step_parts(problem.task, placement.shards, placement.ranks, problem.models, problem.lookup_embeddings)
-    return predicted_cost(parts, problem.models, problem.task.batch_size).embedding_cost_ms
+    return placement_cost(problem, placement)[0]
+
+
+def placement_cost(problem: Problem, placement: Placement) -> tuple[float, Parts]:
+    """`placement_cost_ms`, and the parts of the step."""
+    parts = step_parts(problem.task, placement.shards, placement.ranks, problem.models, problem.known)
+    return predicted_cost(parts, problem.models, problem.task.batch_size).embedding_cost_ms, parts
 
 
 def priced(plan: Plan, models: Models) -> Plan:

@@ -14,13 +14,15 @@ from functools import cached_property
 import numpy as np
 
 from neuroshard_pipeline.arrays import BoolArray, FloatArray, IntArray
+from neuroshard_pipeline.cost_models.step import StepCostModel
 from neuroshard_pipeline.search.cover import constraint_violations
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.models import Models, quantised
-from neuroshard_pipeline.search.parts import outputs_per_sample, shard_embeddings
+from neuroshard_pipeline.search.parts import outputs_per_sample
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.room import PLAN_BYTES_PER_RANK, PLAN_BYTES_PER_TABLE, require_room
-from neuroshard_pipeline.search.step_prices import StepPrices, WholeStepModels, step_prices
+from neuroshard_pipeline.search.shard_cache import ShardCache, ShardKey, each_once
+from neuroshard_pipeline.search.step_prices import StepPrices, step_prices, whole_step_models
 from neuroshard_pipeline.search.units import UNLIMITED, allowed_ranks, units_of
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, whole
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -39,6 +41,7 @@ class Problem:
         background_ms: (W,) further costs of every rank: of shards that are not part of the problem, and fixed costs of
             groups of tables (`spread.column_problem`).
         prices: prices of the whole step, or None if the cost is the published one: lookups and all-to-all.
+        known: embeddings and work of shards of any type (`parts.step_parts`).
         limits: (W,) bytes that shards may use on each rank.
         units: the units of the task, in the order of their first tables.
         rank_allowed: (U, W) whether a unit may be placed on a rank, or None if no constraint names ranks.
@@ -67,7 +70,7 @@ class Problem:
         memory: MemoryModel,
         background_ms: FloatArray | None = None,
         prices: StepPrices | None = None,
-        embedded: dict[tuple[str, int], FloatArray] | None = None,
+        embedded_columns: dict[ShardKey, FloatArray] | None = None,
         host_memory: IntArray | None = None,
     ) -> None:
         require_room(task, "a plan", PLAN_BYTES_PER_RANK, PLAN_BYTES_PER_TABLE * len(task.tables))
@@ -77,7 +80,8 @@ class Problem:
         self.background_ms = np.zeros(task.world_size) if background_ms is None else background_ms
         self.prices = prices
         if prices is not None:
-            self.models = WholeStepModels(models, prices)
+            self.models = whole_step_models(models, prices)
+        self.known = ShardCache(task, self.models)
         self.limits: IntArray = np.array(memory.limits(task), dtype=np.int64)
         self.host_memory = np.full(task.world_size, task.host_memory_bytes or 0) if host_memory is None else host_memory
         self.uses_host_memory = any(table.is_in_host_memory for table in task.tables)
@@ -95,9 +99,8 @@ class Problem:
         self._shared_ms: FloatArray = np.empty(0)
         self._reorder_ms: FloatArray = np.empty(0)
         self._number: dict[tuple[int, int], int] = {}
-        self._embedded = {} if embedded is None else embedded  # by table name and width
-        self._looked_up: dict[tuple[str, int, int, str], FloatArray] = {}
-        self._embedded_columns: dict[tuple[str, int], FloatArray] = {}
+        self._embedded = {} if embedded_columns is None else embedded_columns
+        self._embedded_columns: dict[ShardKey, FloatArray] = {}
         self.whole_tables = self.numbers((index, unit.width) for index, unit in enumerate(self.units))
 
     def of(self, placement: Placement) -> "Problem":
@@ -105,6 +108,12 @@ class Problem:
         if placement.task is None or placement.task is self.task:
             return self
         return Problem(placement.task, self.models, self.memory)
+
+    @property
+    def step(self) -> StepCostModel:
+        """The step cost model, which a caller has found to be there."""
+        assert self.models.step is not None
+        return self.models.step
 
     @cached_property
     def step_prices(self) -> StepPrices | None:
@@ -166,26 +175,10 @@ class Problem:
 
     def embeddings_of(self, shards: Sequence[Shard]) -> FloatArray:
         """(N, H) shard embeddings; one call of the model computes all that are not yet known."""
-        keys = [(shard.table.name, shard.embedding_dim) for shard in shards]
-        unknown = {key: shard for key, shard in zip(keys, shards, strict=True) if key not in self._embedded}
-        if unknown:
-            batch = list(unknown.values())
-            # BLAS uses another routine for a matrix of one row, which rounds differently. Embed at least two shards,
-            # so that the embedding of a shard does not depend on the number of shards in the call.
-            found = self.models.compute.shard_embeddings(
-                batch if len(batch) > 1 else batch * 2, self.task.batch_size, self.task.optimizer
-            )
-            self._embedded.update(zip(unknown, found, strict=False))
-        return np.array([self._embedded[key] for key in keys])
-
-    def lookup_embeddings(self, shards: Sequence[Shard]) -> FloatArray:
-        """(N, H) embeddings of what the kernels of shards of any type see (`parts.shard_embeddings`), computed once."""
-        keys = [(shard.table.name, shard.embedding_dim, shard.num_rows, shard.sharding_type) for shard in shards]
-        unknown = {key: shard for key, shard in zip(keys, shards, strict=True) if key not in self._looked_up}
-        if unknown:
-            found = shard_embeddings(list(unknown.values()), self.task, self.models)
-            self._looked_up.update(zip(unknown, found, strict=True))
-        return np.array([self._looked_up[key] for key in keys])
+        compute, task = self.models.compute, self.task
+        return each_once(
+            self._embedded, shards, lambda new: compute.shard_embeddings(new, task.batch_size, task.optimizer)
+        )
 
     def numbers(self, pairs: Iterable[tuple[int, int]]) -> IntArray:
         """Kind numbers of (unit index, width) pairs."""

@@ -17,7 +17,6 @@ import numpy as np
 from neuroshard_pipeline.arrays import BoolArray, FloatArray, IntArray
 from neuroshard_pipeline.errors import DoesNotFitError
 from neuroshard_pipeline.search.memory import MemoryModel
-from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.search.parts import Parts, step_parts
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.price import predicted_cost
@@ -148,7 +147,7 @@ def column_problem(problem: Problem, spread: Spread) -> Problem | None:
     Raises:
         DoesNotFitError: the spread tables leave a rank without memory.
     """
-    task, models, prices = problem.task, problem.models, problem.step_prices
+    task, prices = problem.task, problem.step_prices
     tables = [table for table in task.tables if table.name not in spread.types]
     group_ms = 0.0 if prices is None else prices.groups_ms([whole(table) for table in tables], spread.shards)
     if not spread.types:
@@ -166,7 +165,7 @@ def column_problem(problem: Problem, spread: Spread) -> Problem | None:
         constraints=_constraints_of({table.name for table in tables}, task.constraints),
     )
     memory = problem.memory.model_copy(update={"reserve_fraction": 0.0})
-    return problem.of_columns(rest, memory, _background_ms(task, models, spread) + group_ms, host_left)
+    return problem.of_columns(rest, memory, _background_ms(problem, spread) + group_ms, host_left)
 
 
 def joined(problem: Problem, found: Placement | None, spread: Spread) -> Placement:
@@ -218,9 +217,10 @@ def _allowed_hosts(task: ShardingTask, table: str) -> BoolArray:
     return np.asarray(allowed.reshape(task.num_hosts, task.ranks_per_host).all(axis=1))
 
 
-def _background_ms(task: ShardingTask, models: Models, spread: Spread) -> FloatArray:
+def _background_ms(problem: Problem, spread: Spread) -> FloatArray:
     """(W,) costs of the spread tables. All ranks are assumed to enter their all-to-alls together."""
-    parts = step_parts(task, spread.shards, spread.ranks, models)
+    task, models = problem.task, problem.models
+    parts = step_parts(task, spread.shards, spread.ranks, models, problem.known)
     if not parts.dim_sums:
         return parts.own_ms
     nothing = np.zeros((task.world_size, 2))

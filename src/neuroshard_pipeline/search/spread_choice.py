@@ -20,7 +20,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuroshard_pipeline.arrays import IntArray
-from neuroshard_pipeline.cost_models.step import StepCostModel
 from neuroshard_pipeline.errors import DoesNotFitError
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.parts import step_parts
@@ -57,16 +56,15 @@ class SpreadChoice:
 
     Args:
         problem: the problem of all tables.
-        step: the step cost model.
         usable: gives the sharding types that a table may have.
     """
 
-    def __init__(self, problem: Problem, step: StepCostModel, usable: Usable) -> None:
+    def __init__(self, problem: Problem, usable: Usable) -> None:
         self._problem = problem
         self._types = {table.name: usable(table, problem) for table in problem.task.tables}
         self._must = cut_tables(problem, self._types)
         self._tables = [table for table in problem.task.tables if table.name not in self._must]
-        self._estimate = SpreadEstimate(problem, step, self._tables) if self._tables else None
+        self._estimate = SpreadEstimate(problem, self._tables) if self._tables else None
         on_hosts: tuple[ShardingType, ...] = ("table_row_wise", "grid_shard") if problem.task.num_hosts > 1 else ()
         self._cuts: tuple[ShardingType, ...] = (*on_hosts, "row_wise")
 

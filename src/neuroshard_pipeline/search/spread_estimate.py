@@ -17,9 +17,9 @@ import numpy as np
 
 from neuroshard_pipeline.arrays import BoolArray, FloatArray, IntArray
 from neuroshard_pipeline.cost_models.comm import ranks_per_host_of
-from neuroshard_pipeline.cost_models.step import StepCostModel
-from neuroshard_pipeline.search.parts import outputs_per_sample, shard_embeddings
+from neuroshard_pipeline.search.parts import outputs_per_sample
 from neuroshard_pipeline.search.problem import Problem
+from neuroshard_pipeline.search.shard_cache import shard_embeddings
 from neuroshard_pipeline.search.spread import largest_row_shards
 from neuroshard_pipeline.search.step_prices import step_prices
 from neuroshard_pipeline.tables.constraints import SEQUENCE_TYPES, TIER_TYPES
@@ -44,9 +44,9 @@ class SpreadEstimate:
     For every whole table, its cost alone on a rank and its memory, and the memory of a replica, (T,) each.
     """
 
-    def __init__(self, problem: Problem, step: StepCostModel, tables: Sequence[Table]) -> None:
-        self._task, self._models, self._step = problem.task, problem.models, step
-        self._prices = problem.step_prices or step_prices(step, problem.task)
+    def __init__(self, problem: Problem, tables: Sequence[Table]) -> None:
+        self._task, self._models, self._step = problem.task, problem.models, problem.step
+        self._prices = problem.step_prices or step_prices(problem.step, problem.task)
         self._add_columns(tables)
         self._add_replicas(tables)
         self._rows = {kind: self._row_sums(tables, kind) for kind in _CUTS}

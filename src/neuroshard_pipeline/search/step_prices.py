@@ -17,8 +17,9 @@ import numpy as np
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.cost_models.comm import ranks_per_host_of
 from neuroshard_pipeline.cost_models.step import StepCostModel
-from neuroshard_pipeline.search.models import CommModel, Models
-from neuroshard_pipeline.search.parts import GroupReduction, shard_embeddings
+from neuroshard_pipeline.search.models import Models, ModelsWith
+from neuroshard_pipeline.search.parts import GroupReduction
+from neuroshard_pipeline.search.shard_cache import shard_embeddings
 from neuroshard_pipeline.tables.replica_groups import groups_on_host, synced_bytes
 from neuroshard_pipeline.tables.step_work import QUANTITIES, exchange_counts, joined_floats, kernel_of, shard_work
 from neuroshard_pipeline.tables.table import Shard, whole
@@ -77,17 +78,14 @@ class StepPrices:
         )
 
     def joined_at_most_ms(self, whole_tables: Iterable[Shard]) -> float:
-        """`joined_ms` if all of these tables are in one module and have several sharding types."""
+        """Ms in which every rank joins the outputs if these tables, in one module, have several sharding types."""
         return float(sum(self._work_of(shard)[1][_RETURNED] for shard in whole_tables) * self.per_unit[_JOINED])
-
-    def joined_ms(self, shards: Sequence[Shard]) -> float:
-        """Time in ms that every rank needs to join the outputs of modules whose tables have several sharding types."""
-        return joined_floats(self.task, shards) * float(self.per_unit[_JOINED])
 
     def groups_ms(self, shards: Sequence[Shard], others: Sequence[Shard]) -> float:
         """Ms that the groups (modules and types) of `shards` add to every rank; `others` belong to other groups."""
-        joined_ms = self.joined_ms([*shards, *others]) - self.joined_ms(others)
-        return self.exchanges_ms(*exchange_counts([*shards, *others]) - exchange_counts(others)) + joined_ms
+        both, joined_ms = [*shards, *others], float(self.per_unit[_JOINED])
+        added_ms = joined_floats(self.task, both) * joined_ms - joined_floats(self.task, others) * joined_ms
+        return self.exchanges_ms(*exchange_counts(both) - exchange_counts(others)) + added_ms
 
     def exchanges_ms(self, modules: int, groups: int) -> float:
         """Ms that every rank needs because these numbers of modules and groups exchange ids."""
@@ -180,11 +178,6 @@ class _WholeStepCompute:
         return sums[..., :-1].reshape(*sums.shape[:-1], len(self._kernels), sums.shape[-1] // len(self._kernels))
 
 
-class WholeStepModels:
+def whole_step_models(models: Models, prices: StepPrices) -> Models:
     """Models of a search that minimises the whole step."""
-
-    def __init__(self, models: Models, prices: StepPrices) -> None:
-        self.compute = _WholeStepCompute(models, prices)
-        self.comm: CommModel = models.comm
-        self.step = models.step
-        self.caveats = models.caveats
+    return ModelsWith(_WholeStepCompute(models, prices), models)

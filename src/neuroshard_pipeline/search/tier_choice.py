@@ -16,9 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuroshard_pipeline.arrays import FloatArray
-from neuroshard_pipeline.cost_models.step import StepCostModel
 from neuroshard_pipeline.errors import DoesNotFitError
-from neuroshard_pipeline.search.models import CommModel, ComputeModel, Models
+from neuroshard_pipeline.search.models import ComputeModel, ModelsWith
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.spread_choice import SpreadChoice, Usable
 from neuroshard_pipeline.search.tier_prices import CutFamily, cuttable_tables, tier_prices
@@ -62,10 +61,10 @@ def tier_variants(problem: Problem, usable: Usable) -> list[ShardingTask]:
             if there is no step cost model.
         usable: gives the sharding types that a table may have.
     """
-    step, tables = problem.models.step, cuttable_tables(problem.task)
-    if step is None or not tables or problem.task.world_size == 1:
+    tables = cuttable_tables(problem.task)
+    if problem.models.step is None or not tables or problem.task.world_size == 1:
         return []
-    search = _TierSearch(problem, step, usable, CutFamily(problem.task, tables, tier_prices(problem, step)))
+    search = _TierSearch(problem, usable, CutFamily(problem.task, tables, tier_prices(problem)))
     trials = sorted(search.best(), key=lambda trial: trial.estimate_ms)
     limit_ms = min(_MOST_OF_NO_TIERS * search.estimate_ms({}), _MOST_OF_BEST * trials[0].estimate_ms)
     found: list[ShardingTask] = []
@@ -80,10 +79,10 @@ def tier_variants(problem: Problem, usable: Usable) -> list[ShardingTask]:
 class _TierSearch:
     """Estimates of the cost of a step with tiers, for the cuts of a family."""
 
-    def __init__(self, problem: Problem, step: StepCostModel, usable: Usable, family: CutFamily) -> None:
+    def __init__(self, problem: Problem, usable: Usable, family: CutFamily) -> None:
         self.family = family
-        self._problem, self._step, self._usable = problem, step, usable
-        self._models = _RememberingModels(problem.models)
+        self._problem, self._usable = problem, usable
+        self._models = ModelsWith(_RememberingCompute(problem.models.compute), problem.models)
         self._known: dict[tuple[tuple[str, Cuts], ...], float] = {}
 
     def best(self) -> list[_Trial]:
@@ -160,7 +159,7 @@ class _TierSearch:
             return _FORBIDDEN_MS * used
         problem = Problem(task, self._models, self._problem.memory)
         try:
-            return SpreadChoice(problem, self._step, self._usable).estimate_ms()
+            return SpreadChoice(problem, self._usable).estimate_ms()
         except DoesNotFitError:
             return _FORBIDDEN_MS
 
@@ -196,13 +195,3 @@ class _RememberingCompute:
             found = self._model.shard_embeddings(missing, batch_size, optimizer)
             self._known.update({(shard, batch_size, optimizer): row for shard, row in zip(missing, found, strict=True)})
         return np.array([self._known[key] for key in keys])
-
-
-class _RememberingModels:
-    """Models with `_RememberingCompute`."""
-
-    def __init__(self, models: Models) -> None:
-        self.compute = _RememberingCompute(models.compute)
-        self.comm: CommModel = models.comm
-        self.step = models.step
-        self.caveats = models.caveats

@@ -80,9 +80,9 @@ class TierPrices:
         return hot, min(host_price * width * self.host_ms / saved if saved > 0 else math.inf, hot)
 
 
-def tier_prices(problem: Problem, step: StepCostModel) -> TierPrices:
+def tier_prices(problem: Problem) -> TierPrices:
     """The prices of a task with sequence tables, at the volumes that its all-to-alls have without tiers."""
-    task, comm = problem.task, problem.models.comm
+    task, step, comm = problem.task, problem.step, problem.models.comm
     per_unit = step_prices(step, task).per_unit
     ids = sum(float(per_unit[list(QUANTITIES).index(name)]) for name in ("ids", "sent_ids")) / _MILLION
     world, local, hosts = task.world_size, task.ranks_per_host, task.num_hosts

@@ -120,9 +120,7 @@ def _improved_step(problem: Problem, placement: Placement) -> Placement:
 def _searched_placements(
     problem: Problem, search: SearchParams, local: LocalSearchParams, rng: np.random.Generator, given: Placement | None
 ) -> list[Placement]:
-    step = problem.models.step
-    assert step is not None, "the caller has checked that the models price whole steps"
-    choice = SpreadChoice(problem, step, usable_types)
+    choice = SpreadChoice(problem, usable_types)
     starts = _starts(problem, choice, search, given)
     is_large = _is_large(problem)
     if not is_large:
@@ -243,9 +241,7 @@ def _differ(types: Mapping[str, ShardingType], others: Mapping[str, ShardingType
 
 def _start(problem: Problem, types: Mapping[str, ShardingType], search: SearchParams) -> _Start:
     """The starting point with spread tables of these types. Other tables are split only if they do not fit whole."""
-    step = problem.models.step
-    assert step is not None, "the caller has checked that the models price whole steps"
-    spread = spread_tables(types, problem.task, problem.memory, partial(host_loads_ms, problem, step))
+    spread = spread_tables(types, problem.task, problem.memory, partial(host_loads_ms, problem))
     columns = column_problem(problem, spread)
     return _priced(problem, spread, columns, None if columns is None else first_state(columns, search))
 

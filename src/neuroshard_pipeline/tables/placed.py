@@ -86,15 +86,16 @@ def distinct_shards(shards: Sequence[Shard]) -> tuple[list[Shard], IntArray]:
 
     Shards of a table are equal if they have the same type and size, wherever they begin. Equal shards cost the same.
     """
-    identities = np.fromiter(map(id, shards), dtype=np.int64, count=len(shards))
-    _, first, same = np.unique(identities, return_index=True, return_inverse=True)
     number: dict[tuple[object, ...], int] = {}
+    same_object: dict[int, int] = {}
     distinct: list[Shard] = []
-    place = np.empty(len(first), dtype=np.int64)
-    for index in np.argsort(first).tolist():
-        shard = shards[first[index]]
-        key = (id(shard.table), shard.embedding_dim, shard.num_rows, shard.sharding_type)
-        place[index] = number.setdefault(key, len(number))
-        if len(number) > len(distinct):
-            distinct.append(shard)
-    return distinct, place[same]
+    place = []
+    for shard in shards:
+        index = same_object.get(id(shard))
+        if index is None:
+            key = (id(shard.table), shard.embedding_dim, shard.num_rows, shard.sharding_type)
+            index = same_object[id(shard)] = number.setdefault(key, len(number))
+            if index == len(distinct):
+                distinct.append(shard)
+        place.append(index)
+    return distinct, np.array(place, dtype=np.int64)

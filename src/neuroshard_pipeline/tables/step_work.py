@@ -145,19 +145,19 @@ def _array(in_units: dict[str, float], counts: dict[str, float]) -> FloatArray:
 
 def rank_work(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int]) -> FloatArray:
     """The work of every rank (W, Q) under a plan with `shards[i]` on `ranks[i]`."""
-    return work_of(task, placed_shards(shards, ranks, task.world_size))
+    placed = placed_shards(shards, ranks, task.world_size)
+    return work_of(placed, np.array([shard_work(shard, task) for shard in placed.shards]))
 
 
-def work_of(task: ShardingTask, placed: PlacedShards) -> FloatArray:
-    """The work of every rank (W, Q) if the ranks hold the shards `placed`."""
-    works = np.array([shard_work(shard, task) for shard in placed.shards]).reshape(-1, 2, len(QUANTITIES))
+def work_of(placed: PlacedShards, works: FloatArray) -> FloatArray:
+    """The work of every rank (W, Q) if the ranks hold the shards `placed`, whose `shard_work` is `works` (D, 2, Q)."""
+    works = works.reshape(-1, 2, len(QUANTITIES))
     own, everywhere = works[:, 0], placed.times[:, None] * works[:, 1]
     work: FloatArray = placed.per_rank(own) + everywhere.sum(axis=0)
-    work[:, [_INDEX["modules"], _INDEX["groups"]]] = exchange_counts(placed.shards)
-    has_replicas = ("data_parallel", "host_row_wise")
-    replicated = {group_of(shard) for shard in placed.shards if shard.sharding_type in has_replicas}
-    work[:, _INDEX["replicas"]] = len(replicated)
-    returned = list(zip(placed.shards, everywhere[:, _INDEX["returned"]].tolist(), strict=True))
+    groups = [group_of(shard) for shard in placed.shards]
+    work[:, [_INDEX["modules"], _INDEX["groups"]]] = _exchange_counts(groups)
+    work[:, _INDEX["replicas"]] = len({group for group in groups if group[1] in ("data_parallel", "host_row_wise")})
+    returned = list(zip(placed.shards, groups, everywhere[:, _INDEX["returned"]].tolist(), strict=True))
     work[:, [_INDEX["reordered"], _INDEX["permuted"]]] = _reordered(returned)
     work[:, _INDEX["joined"]] = _joined_floats(returned)
     work[:, [_INDEX["kernels"], _INDEX["gathered"]]] = _gathered(placed, own[:, _INDEX["pooled"]])
@@ -181,16 +181,15 @@ def _gathered(placed: PlacedShards, pooled: FloatArray) -> FloatArray:
     return np.column_stack([beyond_one, np.bincount(placed.rank, floats, placed.world_size)])
 
 
-def _reordered(returned_by: Iterable[tuple[Shard, float]]) -> FloatArray:
-    """The quantities `reordered` and `permuted`, (2,), from distinct shards and their part of `returned`.
+def _reordered(returned_by: Iterable[tuple[Shard, Group, float]]) -> FloatArray:
+    """The quantities `reordered` and `permuted`, (2,), from distinct shards, their groups and parts of `returned`.
 
     Only column_wise and grid_shard tables are cut by columns.
     """
     found: dict[Group, FloatArray] = defaultdict(lambda: np.zeros(2))
     cut = set()
-    for shard, floats in returned_by:
+    for shard, group, floats in returned_by:
         if shard.sharding_type in ("column_wise", "grid_shard"):
-            group = group_of(shard)
             found[group] += (floats, floats / shard.embedding_dim)
             if shard.embedding_dim < shard.table.embedding_dim:
                 cut.add(group)
@@ -202,32 +201,30 @@ def joined_floats(task: ShardingTask, shards: Sequence[Shard]) -> float:
     distinct, place = distinct_shards(shards)
     times = np.bincount(place, minlength=len(distinct)).tolist()
     return _joined_floats(
-        (shard, count * shard_work(shard, task)[1][_INDEX["returned"]])
+        (shard, group_of(shard), count * shard_work(shard, task)[1][_INDEX["returned"]])
         for shard, count in zip(distinct, times, strict=True)
     )
 
 
-def _joined_floats(returned_by: Iterable[tuple[Shard, float]]) -> float:
-    """The quantity `joined` from distinct shards and their part of `returned`.
+def _joined_floats(returned_by: Iterable[tuple[Shard, Group, float]]) -> float:
+    """The quantity `joined` from distinct shards, their groups and parts of `returned`.
 
     Source: torchrec embeddingbag.py `construct_output_kt`.
     """
     returned: dict[EmbeddingModule, float] = defaultdict(float)
     types: dict[EmbeddingModule, set[ShardingType]] = defaultdict(set)
-    for shard, floats in returned_by:
-        module, sharding_type = group_of(shard)
+    for _, (module, sharding_type), floats in returned_by:
         if not module.is_sequence:
             returned[module] += floats
             types[module].add(sharding_type)
     return sum(floats for module, floats in returned.items() if len(types[module]) > 1)
 
 
-def exchange_groups(shards: Sequence[Shard]) -> set[Group]:
-    """The groups whose ids are exchanged; replicas need no exchange."""
-    return {group_of(shard) for shard in distinct_shards(shards)[0] if shard.sharding_type != "data_parallel"}
-
-
 def exchange_counts(shards: Sequence[Shard]) -> IntArray:
     """The quantities `modules` and `groups`, (2,), of a plan with these shards."""
-    groups = exchange_groups(shards)
-    return np.array([len({module for module, _ in groups}), len(groups)])
+    return _exchange_counts(map(group_of, distinct_shards(shards)[0]))
+
+
+def _exchange_counts(groups: Iterable[Group]) -> IntArray:
+    exchanging = {group for group in groups if group[1] != "data_parallel"}
+    return np.array([len({module for module, _ in exchanging}), len(exchanging)])
