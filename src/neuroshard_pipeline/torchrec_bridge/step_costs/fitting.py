@@ -34,8 +34,6 @@ _FOLDS = 4
 _FITS = 3
 #: Errors of plans on other numbers of ranks count this much; they tell quantities apart that few plans have.
 _OTHERS = 0.03
-#: On CPUs, the copy that reorders outputs costs a call per vector (`permuted`), whatever its width.
-_NOT_FITTED = {"reordered"}
 _INDEX = {name: index for index, name in enumerate(QUANTITIES)}
 PricesOfParts = dict[str, dict[str, float]]
 #: Work (N, Q) of N ranks, a cost of each (N,), and what the errors of this cost are relative to (N,).
@@ -196,8 +194,8 @@ def _fit(data: StepData, others: Sequence[StepData]) -> PricesOfParts:
     def fitted(parts: Sequence[str], rows: Sequence[Labels]) -> PricesOfParts:
         weighted = [(work, ms, of_ms / weight) for (work, ms, of_ms), (_, weight) in zip(rows, all_data, strict=True)]
         columns = (np.concatenate(column) for column in zip(*weighted, strict=True))
-        prices = fit_prices([name for part in parts for name in PARTS[part] if name not in _NOT_FITTED], *columns)
-        return {part: {name: prices.get(name, 0.0) for name in PARTS[part]} for part in parts}
+        prices = fit_prices([name for part in parts for name in PARTS[part]], *columns)
+        return {part: {name: prices[name] for name in PARTS[part]} for part in parts}
 
     inputs = zip(*(each.input_dists for each, _ in all_data), strict=True)
     of_inputs = [fitted(["input_dist"], rows)["input_dist"] for rows in inputs]
