@@ -167,7 +167,7 @@ def groups_in_time(plans: Sequence[Plan], params: StepParams, args: argparse.Nam
             if time.monotonic() - START_S > args.seconds:
                 say(f"{len(ordered) - number} of {len(ordered)} tasks are left out for lack of time")
                 return
-            yield from step_groups(own, batches, plans_held(own, args))
+            yield from step_groups(own, batches, params.model_copy(update={"most_plans_held": plans_held(own, args)}))
 
 
 def plans_held(plans: Sequence[Plan], args: argparse.Namespace) -> int:

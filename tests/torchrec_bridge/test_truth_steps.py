@@ -20,9 +20,16 @@ from neuroshard_pipeline.tables.table import Shard, ShardingType, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_bridge.ranks import RankError
 from neuroshard_pipeline.torchrec_bridge.train_check.batches import drawn_batches
+from neuroshard_pipeline.torchrec_bridge.truth import params as truth_params
 from neuroshard_pipeline.torchrec_bridge.truth.embeddings import ids_of_features
 from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams
-from neuroshard_pipeline.torchrec_bridge.truth.steps import BACKWARD_PARTS, STEP_PARTS, measure_steps, task_batches
+from neuroshard_pipeline.torchrec_bridge.truth.steps import (
+    BACKWARD_PARTS,
+    STEP_PARTS,
+    measure_steps,
+    step_groups,
+    task_batches,
+)
 
 pytestmark = [pytest.mark.slow, *QUIET]
 
@@ -102,6 +109,22 @@ def test_the_ids_of_a_sample_are_dealt_to_the_features_in_turn():
     first, second = ids_of_features(ids, 2)
     assert (first.indices.tolist(), first.offsets.tolist()) == ([5, 7, 8, 1], [0, 2, 2, 4])
     assert (second.indices.tolist(), second.offsets.tolist()) == ([6, 9], [0, 1, 1, 2])
+
+
+@pytest.mark.parametrize(
+    ("most_held", "memory_for", "sizes"), [(9, 9, [5]), (4, 9, [3, 2]), (9, 2, [2, 2, 1]), (9, 0, [1] * 5)]
+)
+def test_ranks_hold_as_many_plans_as_their_memory_has_room_for(
+    most_held: int, memory_for: float, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+):
+    plans = [dataclasses.replace(PLANS["data_parallel"], sharder=str(at)) for at in range(5)]
+    plan_bytes = sum(shard.weight_bytes for shard in plans[0].shards)
+    left = 2 * truth_params.RANK_BYTES + (memory_for + 0.5) * truth_params.BYTES_PER_WEIGHT_BYTE * plan_bytes
+    monkeypatch.setattr(truth_params, "available_memory_bytes", lambda: int(left))
+    params = PARAMS.model_copy(update={"most_plans_held": most_held})
+    groups = list(step_groups(plans, {TASK.task_id: BATCHES}, params))
+    assert [len(group.plans) for group in groups] == sizes
+    assert [plan for group in groups for plan in group.plans] == plans
 
 
 def test_every_plan_of_several_tasks_has_all_steps_of_every_round_on_every_rank():

@@ -15,7 +15,7 @@ single changes that could still be made, `explain` describes it in words, and `r
 - `params`: `SearchParams`, `LocalSearchParams`, and the defaults of all parameters
 - `room`: refuses tasks that are too large for the memory of this machine, or whose search would take too long
 - `units`: tables, or tables kept together, with their constraints
-- `problem`: `Problem`, every distinct (table, width) of a task with its embedding, cost and memory
+- `problem`: `Problem`, every distinct (table, width) of a task with its embedding, cost and memory; `shard_cache`
 - `plan`: `Plan`; `plan_data`: its data and invariants, `Placement`, `PlanCost`; `cover`: conditions on shards and ranks
 - `parts`: the parts of a step's cost, for every sharding type; `step_prices`: what a shard adds to them, for a search
 - `volumes`: bytes that the ranks of a plan send

@@ -118,5 +118,4 @@ class ModelsWith:
     """Models with another compute cost model."""
 
     def __init__(self, compute: ComputeModel, models: Models) -> None:
-        self.compute, self.comm, self.step = compute, models.comm, models.step
-        self.caveats = models.caveats
+        self.compute, self.comm, self.step, self.caveats = compute, models.comm, models.step, models.caveats

@@ -1,7 +1,4 @@
-"""What the price of a step needs of every shard: the numbers that the compute cost model sees, and the work it causes.
-
-Shapes: S shards, H numbers that describe a shard's cost (shard embedding), Q quantities of work.
-"""
+"""What the price of a step needs of each of S shards: its embedding (H numbers) and its work (Q quantities)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

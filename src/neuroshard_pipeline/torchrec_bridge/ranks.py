@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: glibc's malloc.h. The first parameter with -1 keeps freed memory in the process; the second with 0 avoids `mmap`.
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
+#: Memory that a rank takes without tables; the imported modules are shared by all ranks.
+RANK_BYTES = 2**28
 #: The ranks are forked from a process that has imported TorchRec, which takes several seconds of a core.
 _TORCHREC = ("torchrec", "torch.distributed.optim")
 

@@ -41,7 +41,8 @@ def train_under_plans(
     networks = {
         name: modelled_network(network_preset(name, plans[0].task.ranks_per_host)) for name in params.networks
     } or None
-    groups = list(step_groups(plans_to_time(plans), {plans[0].task.task_id: batches}, params.most_plans_held))
+    modules = len(params.models) * len(params.dense)
+    groups = list(step_groups(plans_to_time(plans), {plans[0].task.task_id: batches}, params, modules))
     found = [frame for _, frame in timed_groups(progress(groups), params, networks, _training_steps)]
     steps = pd.concat(found, ignore_index=True)
     if steps["error"].notna().any():

@@ -85,7 +85,7 @@ def measure_missing(
             budget_s=params.time_budget_s and params.time_budget_s * len(group.plans) / len(missing),
             least_rounds=params.least_rounds,
         )
-        for group in step_groups(missing, task_batches(missing, params), params.most_plans_held)
+        for group in step_groups(missing, task_batches(missing, params), params)
     ]
     described, held, others = json.dumps(identity(params)), list[pd.DataFrame](), OtherPrograms()
     for at, (group, steps) in enumerate(_measured(progress(groups), params)):

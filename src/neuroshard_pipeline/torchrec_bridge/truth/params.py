@@ -4,10 +4,14 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, PositiveInt
 
+from neuroshard_pipeline.host import available_memory_bytes
 from neuroshard_pipeline.lab.network_presets import network_preset
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.sharders.registry import SharderName
-from neuroshard_pipeline.torchrec_bridge.ranks import RankParams
+from neuroshard_pipeline.torchrec_bridge.ranks import RANK_BYTES, RankParams
+
+#: Memory that a plan takes for each byte of weights: ranks keep what they have freed, with gaps.
+BYTES_PER_WEIGHT_BYTE = 1.5
 
 #: What the measured costs of a judge are, as tables and reports say it.
 JUDGES = {
@@ -46,8 +50,8 @@ class TurnParams(RankParams):
         rounds: number of rounds; in each round every plan has one turn, in a new random order.
         warmup_steps: steps at the start of every turn that are not timed.
         steps_per_round: steps of every turn that are timed.
-        most_plans_held: largest number of plans whose modules the ranks hold at the same time. Plans of one task that
-            are held at the same time alternate.
+        most_plans_held: largest number of plans whose modules the ranks hold at the same time, if memory suffices.
+            Plans of one task that are held at the same time alternate.
         seed: seed of the order of turns and of drawn batches.
     """
 
@@ -57,6 +61,13 @@ class TurnParams(RankParams):
     steps_per_round: PositiveInt
     most_plans_held: PositiveInt
     seed: int = Field(ge=0)
+
+    def plans_held(self, num_plans: int, plan_bytes: float, world_size: int) -> int:
+        """Number of plans that ranks hold at once; CPU ranks need `RANK_BYTES` each and `plan_bytes` for every plan."""
+        held, room = self.most_plans_held, available_memory_bytes() - world_size * RANK_BYTES
+        if self.compute_device == "cpu":
+            held = min(held, max(1, int(room / (BYTES_PER_WEIGHT_BYTE * plan_bytes))))
+        return -(-num_plans // -(-num_plans // held))  # groups of equal size
 
 
 class StepParams(TurnParams):

@@ -104,7 +104,7 @@ def measure_steps(
     """
     if not plans:
         raise RankError("no plan was given")
-    groups = progress(list(step_groups(plans, batches_by_task, params.most_plans_held)))
+    groups = progress(list(step_groups(plans, batches_by_task, params)))
     frame = pd.concat([steps for _, steps in measure_groups(groups, params, networks)], ignore_index=True)
     if frame["error"].notna().all():
         raise RankError(f"no plan could be measured; {frame['error'].iloc[0]}")
@@ -193,9 +193,9 @@ def durations(spans: Iterable[Span], marks_ms: Sequence[float] | None = None) ->
 
 
 def step_groups(
-    plans: Sequence[Plan], batches_by_task: Mapping[str, Sequence[Batch]], most_plans_held: int
+    plans: Sequence[Plan], batches_by_task: Mapping[str, Sequence[Batch]], params: TurnParams, modules: int = 1
 ) -> Iterator[Group]:
-    """The plans of every task in groups of at most `most_plans_held`, ordered by number of ranks.
+    """The plans of every task in groups of `TurnParams.plans_held`, by number of ranks; a plan has so many `modules`.
 
     Raises:
         RankError: a plan cannot be measured.
@@ -205,8 +205,10 @@ def step_groups(
     for plan in sorted(plans, key=lambda plan: (plan.task.world_size, plan.task.ranks_per_host)):
         by_task.setdefault(plan.task.task_id, []).append(plan)
     for task_id, own in by_task.items():
-        for start in range(0, len(own), most_plans_held):
-            yield Group(tuple(own[start : start + most_plans_held]), tuple(batches_by_task[task_id]))
+        held_bytes = modules * max(sum(shard.weight_bytes for shard in plan.shards) for plan in own)
+        held = params.plans_held(len(own), held_bytes, own[0].task.world_size)
+        for start in range(0, len(own), held):
+            yield Group(tuple(own[start : start + held]), tuple(batches_by_task[task_id]))
 
 
 def _check(plans: Sequence[Plan], batches_by_task: Mapping[str, Sequence[Batch]]) -> None:
