@@ -17,12 +17,12 @@ from neuroshard_pipeline.arrays import BoolArray, FloatArray, IntArray
 from neuroshard_pipeline.cost_models.step import StepCostModel
 from neuroshard_pipeline.search.cover import constraint_violations
 from neuroshard_pipeline.search.memory import MemoryModel
-from neuroshard_pipeline.search.models import Models, quantised
+from neuroshard_pipeline.search.models import Models, ModelsWith, quantised
 from neuroshard_pipeline.search.parts import outputs_per_sample
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.room import PLAN_BYTES_PER_RANK, PLAN_BYTES_PER_TABLE, require_room
 from neuroshard_pipeline.search.shard_cache import ShardCache, ShardKey, each_once
-from neuroshard_pipeline.search.step_prices import StepPrices, step_prices, whole_step_models
+from neuroshard_pipeline.search.step_prices import StepPrices, WholeStepCompute, step_prices
 from neuroshard_pipeline.search.units import UNLIMITED, allowed_ranks, units_of
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, whole
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -80,7 +80,7 @@ class Problem:
         self.background_ms = np.zeros(task.world_size) if background_ms is None else background_ms
         self.prices = prices
         if prices is not None:
-            self.models = whole_step_models(models, prices)
+            self.models = ModelsWith(WholeStepCompute(models, prices), models)
         self.known = ShardCache(task, self.models)
         self.limits: IntArray = np.array(memory.limits(task), dtype=np.int64)
         self.host_memory = np.full(task.world_size, task.host_memory_bytes or 0) if host_memory is None else host_memory

@@ -17,7 +17,7 @@ import numpy as np
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.cost_models.comm import ranks_per_host_of
 from neuroshard_pipeline.cost_models.step import StepCostModel
-from neuroshard_pipeline.search.models import Models, ModelsWith
+from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.search.parts import GroupReduction
 from neuroshard_pipeline.search.shard_cache import shard_embeddings
 from neuroshard_pipeline.tables.replica_groups import groups_on_host, synced_bytes
@@ -114,7 +114,7 @@ def _sync_ms_per_byte(step: StepCostModel, task: ShardingTask) -> float:
     return float(step.reductions.predict_ms(*averaging.priced_as)) / mean / task.sync_interval
 
 
-class _WholeStepCompute:
+class WholeStepCompute:
     """A compute model whose embeddings have one more number, the ms of `StepPrices.own_ms`.
 
     If the whole tables of the task need K > 1 kernels (`step_work.kernel_of`), an embedding has K blocks of H + 2
@@ -176,8 +176,3 @@ class _WholeStepCompute:
 
     def _blocks(self, sums: FloatArray) -> FloatArray:
         return sums[..., :-1].reshape(*sums.shape[:-1], len(self._kernels), sums.shape[-1] // len(self._kernels))
-
-
-def whole_step_models(models: Models, prices: StepPrices) -> Models:
-    """Models of a search that minimises the whole step."""
-    return ModelsWith(_WholeStepCompute(models, prices), models)

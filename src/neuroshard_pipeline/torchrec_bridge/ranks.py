@@ -2,6 +2,7 @@
 
 import ctypes
 import datetime
+import gc
 import logging
 import os
 import tempfile
@@ -22,10 +23,8 @@ from neuroshard_pipeline.workers.team import SetUp
 if TYPE_CHECKING:
     import torch
 
-#: glibc's malloc.h. The first parameter with -1 keeps freed memory in the process; the second with 0 avoids `mmap`.
-_TRIM_THRESHOLD, _MMAP_MAX = -1, -4
-#: Memory that a rank takes without tables; the imported modules are shared by all ranks.
-RANK_BYTES = 2**28
+#: Memory of a rank without weights, of which several plans of hundreds of tables take most.
+RANK_BYTES = 3 * 2**27
 #: The ranks are forked from a process that has imported TorchRec, which takes several seconds of a core.
 _TORCHREC = ("torchrec", "torch.distributed.optim")
 
@@ -137,7 +136,13 @@ def _keep_memory() -> None:
     By default, glibc returns the memory of large tensors to the system. Whether a step then pays for new pages depends
     on what the process did before: a lookup that writes 10 MB took 2 ms in half of the steps, and 7 ms in the others.
     """
-    set_option = getattr(ctypes.CDLL(None), "mallopt", None)  # only glibc has it
-    if set_option is not None:
-        set_option(_TRIM_THRESHOLD, -1)
-        set_option(_MMAP_MAX, 0)
+    if (set_option := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:  # only glibc has it
+        set_option(-1, -1)  # M_TRIM_THRESHOLD: freed memory stays in the process
+        set_option(-4, 0)  # M_MMAP_MAX: no `mmap`
+
+
+def free_memory() -> None:
+    """Free modules, which contain reference cycles, and return the memory that glibc keeps to the system."""
+    gc.collect()
+    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)

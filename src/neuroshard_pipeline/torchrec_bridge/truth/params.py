@@ -11,7 +11,7 @@ from neuroshard_pipeline.sharders.registry import SharderName
 from neuroshard_pipeline.torchrec_bridge.ranks import RANK_BYTES, RankParams
 
 #: Memory that a plan takes for each byte of weights: ranks keep what they have freed, with gaps.
-BYTES_PER_WEIGHT_BYTE = 1.5
+BYTES_PER_WEIGHT_BYTE = 1.25
 
 #: What the measured costs of a judge are, as tables and reports say it.
 JUDGES = {

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from neuroshard_pipeline.search.plan import Plan
-from neuroshard_pipeline.torchrec_bridge.ranks import RankError, join_ranks, rank_team
+from neuroshard_pipeline.torchrec_bridge.ranks import RankError, free_memory, join_ranks, rank_team
 from neuroshard_pipeline.torchrec_bridge.train_check.batches import Batch, drawn_batches
 from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams, TurnParams
 from neuroshard_pipeline.torchrec_bridge.virtual.log import StepLog
@@ -255,7 +255,7 @@ def set_up_rank(
 
     def measure(group: Group) -> list[Step]:
         start_s = time.monotonic()
-        gc.collect()  # the modules of the last group contain reference cycles
+        free_memory()  # of the last group
         torch.cuda.empty_cache()  # for ranks that share the GPU
         made = make(group, params, device, log and log.now)
 
