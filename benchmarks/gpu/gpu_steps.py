@@ -32,7 +32,7 @@ from neuroshard_pipeline.lab.network_presets import network_preset
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.torchrec_bridge.plan_json import plan_from_json, read_document
 from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams
-from neuroshard_pipeline.torchrec_bridge.truth.steps import Group, measure_groups, step_groups, task_batches
+from neuroshard_pipeline.torchrec_bridge.truth.steps import Group, step_groups, task_batches, timed_groups
 from neuroshard_pipeline.torchrec_bridge.virtual.networks import Network, modelled_network
 
 START_S = time.monotonic()
@@ -137,7 +137,7 @@ def measure(plans: Sequence[Plan], params: StepParams, args: argparse.Namespace)
     groups = groups_in_time(plans, params, args)
     number = 0
     for (_, per_host), own in groupby(groups, key=lambda group: layout(group.plans[0])):
-        for group, frame in measure_groups(own, params, networks_of(args.networks, per_host)):
+        for group, frame in timed_groups(own, params, networks_of(args.networks, per_host)):
             task_id = group.plans[0].task.task_id
             frame.to_parquet(args.out / f"{number:04d}.parquet", index=False)
             number += 1

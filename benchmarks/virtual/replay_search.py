@@ -158,7 +158,7 @@ def main() -> None:
     networks = {"modelled": modelled_network(ethernet(GBIT_PER_S, RANKS_PER_HOST))}
     batches = steps.task_batches(plans.values(), params(2))[task.task_id]
     search = Search(problem, plans["neuroshard_plus"], 60 * arguments.minutes, arguments.seed)
-    for _, frame in steps.measure_groups(search.groups(batches), params(2), networks):
+    for _, frame in steps.timed_groups(search.groups(batches), params(2), networks):
         search.learn(frame)
     finalists = search.best[-NUM_FINALISTS:]
     named = [

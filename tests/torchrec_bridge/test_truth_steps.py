@@ -114,12 +114,15 @@ def test_the_ids_of_a_sample_are_dealt_to_the_features_in_turn():
 @pytest.mark.parametrize(
     ("most_held", "memory_for", "sizes"), [(9, 9, [5]), (4, 9, [3, 2]), (9, 2, [2, 2, 1]), (9, 0, [1] * 5)]
 )
+@pytest.mark.parametrize("name", ["data_parallel", "row_wise"])
 def test_ranks_hold_as_many_plans_as_their_memory_has_room_for(
-    most_held: int, memory_for: float, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+    name: str, most_held: int, memory_for: float, sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ):
-    plans = [dataclasses.replace(PLANS["data_parallel"], sharder=str(at)) for at in range(5)]
-    plan_bytes = sum(shard.weight_bytes for shard in plans[0].shards)
-    left = 2 * truth_params.RANK_BYTES + (memory_for + 0.5) * truth_params.BYTES_PER_WEIGHT_BYTE * plan_bytes
+    plans = [dataclasses.replace(PLANS[name], sharder=str(at)) for at in range(5)]
+    # A replica has weights, gradients, a copy of them, and a number of PyTorch's Adagrad per weight.
+    kinds = {True: lambda shard: 4 * shard.weight_bytes, False: lambda shard: shard.weight_bytes + 4 * shard.num_rows}
+    plan_bytes = sum(kinds[shard.sharding_type == "data_parallel"](shard) for shard in plans[0].shards)
+    left = 2 * truth_params.RANK_BYTES + (memory_for + 0.5) * truth_params.BYTES_PER_TABLE_BYTE * plan_bytes
     monkeypatch.setattr(truth_params, "available_memory_bytes", lambda: int(left))
     params = PARAMS.model_copy(update={"most_plans_held": most_held})
     groups = list(step_groups(plans, {TASK.task_id: BATCHES}, params))

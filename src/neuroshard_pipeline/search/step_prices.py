@@ -21,7 +21,14 @@ from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.search.parts import GroupReduction
 from neuroshard_pipeline.search.shard_cache import shard_embeddings
 from neuroshard_pipeline.tables.replica_groups import groups_on_host, synced_bytes
-from neuroshard_pipeline.tables.step_work import QUANTITIES, exchange_counts, joined_floats, kernel_of, shard_work
+from neuroshard_pipeline.tables.step_work import (
+    QUANTITIES,
+    exchange_counts,
+    group_of,
+    joined_floats,
+    kernel_of,
+    shard_work,
+)
 from neuroshard_pipeline.tables.table import Shard, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
@@ -30,10 +37,6 @@ _POOLED, _RETURNED, _REORDERED, _PERMUTED, _JOINED, _KERNELS, _GATHERED = (
     for name in ("pooled", "returned", "reordered", "permuted", "joined", "kernels", "gathered")
 )
 _EXCHANGES = [list(QUANTITIES).index(name) for name in ("modules", "groups")]
-
-
-#: Predicts ms (..., 2) from summed embeddings (..., H) and a batch size.
-_FromSums = Callable[[FloatArray, int], FloatArray]
 
 
 @dataclass(frozen=True)
@@ -83,9 +86,14 @@ class StepPrices:
 
     def groups_ms(self, shards: Sequence[Shard], others: Sequence[Shard]) -> float:
         """Ms that the groups (modules and types) of `shards` add to every rank; `others` belong to other groups."""
-        both, joined_ms = [*shards, *others], float(self.per_unit[_JOINED])
-        added_ms = joined_floats(self.task, both) * joined_ms - joined_floats(self.task, others) * joined_ms
-        return self.exchanges_ms(*exchange_counts(both) - exchange_counts(others)) + added_ms
+        both = [*shards, *others]
+        added = exchange_counts(map(group_of, both)) - exchange_counts(map(group_of, others))
+        return self.exchanges_ms(*added) + (self._joined_ms(both) - self._joined_ms(others))
+
+    def _joined_ms(self, shards: Sequence[Shard]) -> float:
+        """Ms in which every rank joins the outputs of these shards, in modules with several sharding types."""
+        returned = [(each, group_of(each), float(self._work_of(each)[1][_RETURNED])) for each in shards]
+        return joined_floats(returned) * float(self.per_unit[_JOINED])
 
     def exchanges_ms(self, modules: int, groups: int) -> float:
         """Ms that every rank needs because these numbers of modules and groups exchange ids."""
@@ -158,7 +166,7 @@ class WholeStepCompute:
         bounds = self._of_kernels(self._models.compute.interval_from_sums, sums, batch_size)
         return bounds + self._added_ms(sums)[..., None]
 
-    def _of_kernels(self, predict: _FromSums, sums: FloatArray, batch_size: int) -> FloatArray:
+    def _of_kernels(self, predict: Callable[..., FloatArray], sums: FloatArray, batch_size: int) -> FloatArray:
         if len(self._kernels) == 1:
             return predict(sums[..., :-1], batch_size)
         blocks = self._blocks(sums)

@@ -13,7 +13,7 @@ from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.tables.dedup import exchanged
 from neuroshard_pipeline.tables.host_memory import host_link_bytes
 from neuroshard_pipeline.tables.kinds import EmbeddingModule
-from neuroshard_pipeline.tables.placed import PlacedShards, distinct_shards, placed_shards
+from neuroshard_pipeline.tables.placed import PlacedShards, placed_shards
 from neuroshard_pipeline.tables.table import Shard, ShardingType
 from neuroshard_pipeline.tables.task import ShardingTask
 
@@ -112,8 +112,8 @@ def shard_work(shard: Shard, task: ShardingTask) -> tuple[FloatArray, FloatArray
     everywhere |= _placed(shard, task)
     if table.compute_kernel != "fused":
         own["host_link"] = host_link_bytes(shard, task)
-    counts = {"features": float(table.num_features) * (shard.sharding_type != "data_parallel")}
-    return _array(own, counts), _array(everywhere, {})
+    own["features"] = _MILLION * table.num_features * (shard.sharding_type != "data_parallel")  # a number
+    return _in_millions(own), _in_millions(everywhere)
 
 
 def _placed(shard: Shard, task: ShardingTask) -> dict[str, float]:
@@ -133,13 +133,11 @@ def _placed(shard: Shard, task: ShardingTask) -> dict[str, float]:
     return {"deduplicated": searches * ids, "expanded": (is_tier + is_sent_once) * ids * shard.embedding_dim}
 
 
-def _array(in_units: dict[str, float], counts: dict[str, float]) -> FloatArray:
-    """All quantities, (Q,): `in_units` are converted to millions, `counts` stay as they are, and the rest is 0."""
+def _in_millions(named: dict[str, float]) -> FloatArray:
+    """All quantities, (Q,); those that are not named are 0."""
     found = np.zeros(len(QUANTITIES))
-    for name, value in in_units.items():
+    for name, value in named.items():
         found[_INDEX[name]] = value / _MILLION
-    for name, value in counts.items():
-        found[_INDEX[name]] = value
     return found
 
 
@@ -155,11 +153,11 @@ def work_of(placed: PlacedShards, works: FloatArray) -> FloatArray:
     own, everywhere = works[:, 0], placed.times[:, None] * works[:, 1]
     work: FloatArray = placed.per_rank(own) + everywhere.sum(axis=0)
     groups = [group_of(shard) for shard in placed.shards]
-    work[:, [_INDEX["modules"], _INDEX["groups"]]] = _exchange_counts(groups)
+    work[:, [_INDEX["modules"], _INDEX["groups"]]] = exchange_counts(groups)
     work[:, _INDEX["replicas"]] = len({group for group in groups if group[1] in ("data_parallel", "host_row_wise")})
     returned = list(zip(placed.shards, groups, everywhere[:, _INDEX["returned"]].tolist(), strict=True))
     work[:, [_INDEX["reordered"], _INDEX["permuted"]]] = _reordered(returned)
-    work[:, _INDEX["joined"]] = _joined_floats(returned)
+    work[:, _INDEX["joined"]] = joined_floats(returned)
     work[:, [_INDEX["kernels"], _INDEX["gathered"]]] = _gathered(placed, own[:, _INDEX["pooled"]])
     return work
 
@@ -196,17 +194,7 @@ def _reordered(returned_by: Iterable[tuple[Shard, Group, float]]) -> FloatArray:
     return sum((found[group] for group in cut), start=np.zeros(2))
 
 
-def joined_floats(task: ShardingTask, shards: Sequence[Shard]) -> float:
-    """The quantity `joined` of a plan with these shards."""
-    distinct, place = distinct_shards(shards)
-    times = np.bincount(place, minlength=len(distinct)).tolist()
-    return _joined_floats(
-        (shard, group_of(shard), count * shard_work(shard, task)[1][_INDEX["returned"]])
-        for shard, count in zip(distinct, times, strict=True)
-    )
-
-
-def _joined_floats(returned_by: Iterable[tuple[Shard, Group, float]]) -> float:
+def joined_floats(returned_by: Iterable[tuple[Shard, Group, float]]) -> float:
     """The quantity `joined` from distinct shards, their groups and parts of `returned`.
 
     Source: torchrec embeddingbag.py `construct_output_kt`.
@@ -220,11 +208,7 @@ def _joined_floats(returned_by: Iterable[tuple[Shard, Group, float]]) -> float:
     return sum(floats for module, floats in returned.items() if len(types[module]) > 1)
 
 
-def exchange_counts(shards: Sequence[Shard]) -> IntArray:
-    """The quantities `modules` and `groups`, (2,), of a plan with these shards."""
-    return _exchange_counts(map(group_of, distinct_shards(shards)[0]))
-
-
-def _exchange_counts(groups: Iterable[Group]) -> IntArray:
+def exchange_counts(groups: Iterable[Group]) -> IntArray:
+    """The quantities `modules` and `groups`, (2,), of shards of these groups."""
     exchanging = {group for group in groups if group[1] != "data_parallel"}
     return np.array([len({module for module, _ in exchanging}), len(exchanging)])

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import nn, optim
+from torch.overrides import TorchFunctionMode
 
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.ids import TableIds, feature_lengths
@@ -29,11 +30,7 @@ from torchrec.optim.rowwise_adagrad import RowWiseAdagrad  # noqa: E402
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor, KeyedTensor  # noqa: E402
 
 #: The optimizer class of every name in `tables.task.OPTIMIZERS`.
-OPTIMIZER_CLASSES: dict[str, type[Any]] = {
-    "sgd": torch.optim.SGD,
-    "rowwise_adagrad": RowWiseAdagrad,
-    "adam": torch.optim.Adam,
-}
+OPTIMIZER_CLASSES: dict[str, Any] = {"sgd": optim.SGD, "rowwise_adagrad": RowWiseAdagrad, "adam": optim.Adam}
 
 
 def tables_by_module(tables: Sequence[Table]) -> dict[str, list[Table]]:
@@ -132,6 +129,15 @@ def embedding_steps(
     return [({"task_id": task.task_id, "sharder": plan.sharder}, steps(plan)) for plan in group.plans]
 
 
+class _ZeroWeights(TorchFunctionMode):
+    """Replaces drawn weights by zeros: TorchRec draws them twice, which took longer than all steps of a plan."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.__name__ in ("uniform_", "normal_"):  # those of tensors and of nn.init
+            return [*args, *(kwargs or {}).values()][0].detach().zero_()
+        return func(*args, **(kwargs or {}))
+
+
 class ShardedEmbeddings:
     """The sharded collections of one plan on this rank.
 
@@ -147,18 +153,19 @@ class ShardedEmbeddings:
     """
 
     def __init__(self, plan: Plan, params: TurnParams, device: torch.device, now: Clock | None = None) -> None:
-        unsharded = unsharded_embeddings(plan.task.tables)
         optimizer = OPTIMIZER_CLASSES[plan.task.optimizer]
-        apply_optimizer_in_backward(optimizer, unsharded.parameters(), {"lr": params.learning_rate})
         kind: Any = str(device) if now else params.compute_device  # virtual ranks share a device
-        sharding_plan = plan.to_torchrec(unsharded, plan.task.local_world_size, kind)
-        sharded = DistributedModelParallel(
-            unsharded,
-            device=device,
-            plan=sharding_plan,
-            sharders=torchrec_sharders(plan.task.comm_precision, params.compute_device),
-            init_data_parallel=False,
-        )
+        with _ZeroWeights():
+            unsharded = unsharded_embeddings(plan.task.tables)
+            apply_optimizer_in_backward(optimizer, unsharded.parameters(), {"lr": params.learning_rate})
+            sharding_plan = plan.to_torchrec(unsharded, plan.task.local_world_size, kind)
+            sharded = DistributedModelParallel(
+                unsharded,
+                device=device,
+                plan=sharding_plan,
+                sharders=torchrec_sharders(plan.task.comm_precision, params.compute_device),
+                init_data_parallel=False,
+            )
         self.sharded = sharded
         self.collections = [sharded.module[name] for name in unsharded]
         self._now = now or device_clock(device)

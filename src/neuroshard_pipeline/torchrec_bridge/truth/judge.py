@@ -26,7 +26,7 @@ from neuroshard_pipeline.measurement.identity import Identity, name_of
 from neuroshard_pipeline.search.models import CommModel
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.torchrec_bridge.truth.params import JUDGES, JudgeParams
-from neuroshard_pipeline.torchrec_bridge.truth.steps import Group, measure_groups, step_groups, task_batches
+from neuroshard_pipeline.torchrec_bridge.truth.steps import Group, step_groups, task_batches, timed_groups
 from neuroshard_pipeline.torchrec_bridge.virtual.networks import modelled_network
 
 _LOGGER = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ def _measured(groups: Iterable[Group], params: JudgeParams) -> Iterator[tuple[Gr
         networks = None
         if per_host:
             networks = {str(params.network): modelled_network(network_preset(str(params.network), per_host))}
-        yield from measure_groups(own, params, networks)
+        yield from timed_groups(own, params, networks)
 
 
 def _ranks_per_virtual_host(plan: Plan, params: JudgeParams) -> int:

@@ -1,17 +1,20 @@
 """Parameters of timed steps (`StepParams`) and of the judge that compares plans by them (`JudgeParams`)."""
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, PositiveInt
 
+from neuroshard_pipeline.evaluation.peak_memory import peak_memory
 from neuroshard_pipeline.host import available_memory_bytes
 from neuroshard_pipeline.lab.network_presets import network_preset
 from neuroshard_pipeline.parameters import Parameters
+from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.sharders.registry import SharderName
 from neuroshard_pipeline.torchrec_bridge.ranks import RANK_BYTES, RankParams
 
-#: Memory that a plan takes for each byte of weights: ranks keep what they have freed, with gaps.
-BYTES_PER_WEIGHT_BYTE = 1.25
+#: Memory that a plan takes for each byte of its tables: ranks keep what they have freed, with gaps.
+BYTES_PER_TABLE_BYTE = 1.25
 
 #: What the measured costs of a judge are, as tables and reports say it.
 JUDGES = {
@@ -62,12 +65,14 @@ class TurnParams(RankParams):
     most_plans_held: PositiveInt
     seed: int = Field(ge=0)
 
-    def plans_held(self, num_plans: int, plan_bytes: float, world_size: int) -> int:
-        """Number of plans that ranks hold at once; CPU ranks need `RANK_BYTES` each and `plan_bytes` for every plan."""
-        held, room = self.most_plans_held, available_memory_bytes() - world_size * RANK_BYTES
+    def plans_held(self, plans: Sequence[Plan], modules: int) -> int:
+        """Number of a task's plans, with so many modules each, that ranks hold at once; CPU ranks need `RANK_BYTES`."""
+        held = self.most_plans_held
         if self.compute_device == "cpu":
-            held = min(held, max(1, int(room / (BYTES_PER_WEIGHT_BYTE * plan_bytes))))
-        return -(-num_plans // -(-num_plans // held))  # groups of equal size
+            room = available_memory_bytes() - plans[0].task.world_size * RANK_BYTES
+            largest = modules * max(float(peak_memory(plan).tables.sum()) for plan in plans)
+            held = min(held, max(1, int(room / (BYTES_PER_TABLE_BYTE * largest))))
+        return -(-len(plans) // -(-len(plans) // held))  # groups of equal size
 
 
 class StepParams(TurnParams):

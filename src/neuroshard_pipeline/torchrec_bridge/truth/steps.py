@@ -4,8 +4,9 @@ The clock is that of this machine, or that of virtual ranks (`torchrec_bridge.vi
 """
 
 import gc
+import logging
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -26,6 +27,8 @@ from neuroshard_pipeline.workers import LocalTeam, TeamFailedError
 if TYPE_CHECKING:
     import torch
 
+_LOGGER = logging.getLogger(__name__)
+
 #: Parts of a step in the order in which they run; they add up to `step_ms`. The output dist's is its forward.
 STEP_PARTS = ("input_dist_ms", "lookup_forward_ms", "output_dist_ms", "backward_ms")
 #: Parts of `backward_ms`; the rest of it is the backward of the output dist, and the reduction of dense gradients.
@@ -37,6 +40,7 @@ REPLAYED_PARTS = ("computed_ms", "transfer_ms", "waiting_ms")
 INPUT_DIST_PARTS = ("input_dist_computed_ms", "input_dist_waiting_ms")
 
 _COLUMNS = ["task_id", "sharder", "round", "step", "rank", "step_ms", *STEP_PARTS, *BACKWARD_PARTS, "timed", "error"]
+_VIRTUAL_COLUMNS = ["network", *REPLAYED_PARTS, *INPUT_DIST_PARTS]
 
 #: A part of a step, and two moments of the rank's clock between which it ran.
 Span = tuple[str, float, float]
@@ -61,6 +65,13 @@ class Group(NamedTuple):
 #: `make(group, params, device, now)` runs on every rank and returns what takes turns: the values that name it in rows,
 #: among them `task_id` and `sharder`, and its steps. `now` is None or a virtual rank's clock.
 MakeSteps = Callable[[Group, Any, "torch.device", Callable[[], float] | None], list[tuple[dict[str, Any], RunStep]]]
+
+
+def load_embedding_steps() -> MakeSteps:
+    """The steps of the embedding modules alone, for `timed_groups`."""
+    from neuroshard_pipeline.torchrec_bridge.truth.embeddings import embedding_steps
+
+    return embedding_steps
 
 
 def task_batches(plans: Iterable[Plan], params: StepParams) -> dict[str, tuple[Batch, ...]]:
@@ -105,28 +116,19 @@ def measure_steps(
     if not plans:
         raise RankError("no plan was given")
     groups = progress(list(step_groups(plans, batches_by_task, params)))
-    frame = pd.concat([steps for _, steps in measure_groups(groups, params, networks)], ignore_index=True)
+    frame = pd.concat([steps for _, steps in timed_groups(groups, params, networks)], ignore_index=True)
     if frame["error"].notna().all():
         raise RankError(f"no plan could be measured; {frame['error'].iloc[0]}")
     return frame
 
 
-def measure_groups(
-    groups: Iterable[Group], params: StepParams, networks: Mapping[str, Network] | None = None
-) -> Iterator[tuple[Group, pd.DataFrame]]:
-    """Time the embedding modules of every group, and yield steps in the columns of `measure_steps` (`timed_groups`)."""
-    columns = [*_COLUMNS, *(("network", *REPLAYED_PARTS, *INPUT_DIST_PARTS) if networks is not None else ())]
-    for group, frame in timed_groups(groups, params, networks, load_embedding_steps):
-        yield group, frame.reindex(columns=columns)
-
-
 def timed_groups(
     groups: Iterable[Group],
     params: TurnParams,
-    networks: Mapping[str, Network] | None,
-    load: Callable[[], MakeSteps],
+    networks: Mapping[str, Network] | None = None,
+    load: Callable[[], MakeSteps] = load_embedding_steps,
 ) -> Iterator[tuple[Group, pd.DataFrame]]:
-    """Time steps of every group, and yield a row per step and rank, or per plan that failed.
+    """Time steps of every group, and yield rows like those of `measure_steps`.
 
     `load()` imports and returns what makes the steps. Consecutive groups with equal layouts share their processes.
 
@@ -157,7 +159,8 @@ def _frames(
             f"{plan.task.task_id}: the measurement under the plan of {plan.sharder} stopped: {problem}; the worker's "
             "number is its rank"
         )
-        return [pd.DataFrame([{"task_id": plan.task.task_id, "sharder": plan.sharder, "timed": True, "error": error}])]
+        known = {"task_id": plan.task.task_id, "sharder": plan.sharder, "timed": True, "error": error}
+        return [pd.DataFrame([dict.fromkeys(_COLUMNS + _VIRTUAL_COLUMNS * (networks is not None), np.nan) | known])]
     return [pd.DataFrame(rows).assign(error=np.nan) for rows in _rows(answers, networks)]
 
 
@@ -205,17 +208,17 @@ def step_groups(
     for plan in sorted(plans, key=lambda plan: (plan.task.world_size, plan.task.ranks_per_host)):
         by_task.setdefault(plan.task.task_id, []).append(plan)
     for task_id, own in by_task.items():
-        held_bytes = modules * max(sum(shard.weight_bytes for shard in plan.shards) for plan in own)
-        held = params.plans_held(len(own), held_bytes, own[0].task.world_size)
+        held = params.plans_held(own, modules)
+        if held < min(len(own), params.most_plans_held):
+            _LOGGER.info("%s: memory has room for %d of %d plans at once; groups take turns", task_id, held, len(own))
         for start in range(0, len(own), held):
             yield Group(tuple(own[start : start + held]), tuple(batches_by_task[task_id]))
 
 
 def _check(plans: Sequence[Plan], batches_by_task: Mapping[str, Sequence[Batch]]) -> None:
-    names = [(plan.task.task_id, plan.sharder) for plan in plans]
-    if len(set(names)) < len(names):
-        double = next(name for at, name in enumerate(names) if name in names[:at])
-        raise RankError(f"{double[0]}: two plans have the sharder name {double[1]!r}; give them different names")
+    for (task_id, sharder), count in Counter((plan.task.task_id, plan.sharder) for plan in plans).items():
+        if count > 1:
+            raise RankError(f"{task_id}: two plans have the sharder name {sharder!r}; give them different names")
     for plan in plans:
         task = plan.task
         if task.batch_size % task.world_size:
@@ -273,13 +276,6 @@ def set_up_rank(
         return [run(at, row) for at, row in _turns([names for names, _ in made], params, has_time)]
 
     return measure
-
-
-def load_embedding_steps() -> MakeSteps:
-    """The steps of the embedding modules alone, for `timed_groups`."""
-    from neuroshard_pipeline.torchrec_bridge.truth.embeddings import embedding_steps
-
-    return embedding_steps
 
 
 def _turns(
