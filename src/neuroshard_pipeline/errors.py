@@ -1,7 +1,6 @@
 """The errors that several packages raise, and the base class of all error classes of this project that callers meet.
 
-Each message names the file or parameter, the invalid value and the remedy. The command line prints it without a
-traceback.
+Each message names file or parameter, invalid value and remedy. The command line prints it without a traceback.
 """
 
 import difflib

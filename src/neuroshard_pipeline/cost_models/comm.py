@@ -88,7 +88,7 @@ class CommCostModel:
     bandwidth: float = 1.0
 
     def predict(self, dim_sums: ArrayLike, start_skew_ms: ArrayLike, batch_size: int) -> tuple[FloatArray, FloatArray]:
-        """Forward and backward cost in ms of every rank, from its own start until it has all data.
+        """Forward and backward cost in ms of every rank, (..., W) each, from its own start until it has all data.
 
         The backward collective starts when the dense model's gradients are ready, on all ranks at the same time. Its
         cost therefore does not depend on the start skew.
@@ -97,9 +97,6 @@ class CommCostModel:
             dim_sums: (..., W) summed widths of each rank's shards.
             start_skew_ms: (..., W) how much later than the first rank each rank enters the forward collective.
             batch_size: global batch size.
-
-        Returns:
-            Two arrays (..., W).
 
         Raises:
             CostModelError: shapes differ, or a value is out of range.

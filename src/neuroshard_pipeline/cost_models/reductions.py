@@ -63,8 +63,7 @@ def group_of(world_size: int, ranks_per_host: int | None) -> Group:
 class Curve:
     """Cost of one collective on one group: (K,) costs, nowhere falling, at measured sizes, ascending.
 
-    `log_error` is the part of an interval's log half width that is due to the group being unmeasured; 0 if it is
-    measured.
+    `log_error` is the part of an interval's log half width that is due to an unmeasured group; 0 if it is measured.
     """
 
     size_bytes: FloatArray

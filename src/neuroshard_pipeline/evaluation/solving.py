@@ -119,8 +119,7 @@ def solve_missing(
 class Solver:
     """Solves jobs in a worker process; calling it with a job returns the record (`SOLVE_COLUMNS`).
 
-    If any job needs TorchRec, a worker imports it before its first job, so that the import does not count as solving
-    time.
+    If any job needs TorchRec, a worker imports it before its first job: the import does not count as solving time.
     """
 
     models: CostModels

@@ -9,8 +9,7 @@ It minimises the sum of a norm of each half. The p-norm of the ranks' times is c
 but it also falls if another of the slow ranks gets faster. The smaller p, the more ranks count; p rises during the
 search. A round makes one exchange between a slow and a fast rank: of those that are tried, the best by this sum.
 
-Shapes: N column shards, W ranks, K kernels, H numbers of a shard embedding, P exchanges. The 2 halves are forward and
-backward.
+Shapes: N column shards, W ranks, K kernels, H numbers of a shard embedding, P exchanges, 2 halves: forward, backward.
 """
 
 from collections.abc import Hashable, Sequence

@@ -35,7 +35,7 @@ from neuroshard_pipeline.errors import CostModelError
 from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.search.shard_cache import ShardCache
 from neuroshard_pipeline.tables.dedup import exchanged
-from neuroshard_pipeline.tables.placed import PlacedShards, placed_shards
+from neuroshard_pipeline.tables.placed import PlacedShards
 from neuroshard_pipeline.tables.replica_groups import groups_on_host, synced_bytes
 from neuroshard_pipeline.tables.samples import Reduction
 from neuroshard_pipeline.tables.step_work import Group, group_of, kernel_of, work_of
@@ -92,7 +92,7 @@ def step_parts(
     Raises:
         CostModelError: a shard is not column-wise, and the models have no step cost model.
     """
-    placed, known = placed_shards(shards, ranks, task.world_size), known or ShardCache(task, models)
+    placed = (known := known or ShardCache(task, models)).placed(shards, ranks)
     parts = Parts(np.zeros((task.world_size, 2)), dim_sums=all_to_alls(task, placed))
     for of_kernel in placed.by(kernel_of).values():
         _add_lookups(parts, of_kernel, task, models, known, bounded)

@@ -19,6 +19,9 @@ from neuroshard_pipeline.search.problem import Problem
 #: Largest number of ranks, summed over plans, in one call of the communication model: its features take up to 300 MB.
 _RANKS_AT_ONCE = 2**18
 
+#: Plans that `cheapest_plans` prices in one call, at least one of every group: a call takes longer than a plan.
+_PLANS_AT_ONCE = 8
+
 
 def start_skew_ms(compute_ms: ArrayLike, backward_comm_ms: ArrayLike) -> FloatArray:
     """Delay (..., W) of each rank behind the first rank that enters the forward collective [Zha2023] §3.3.
@@ -85,12 +88,13 @@ def cheapest_plans(
     own_ms, skew_ms, floor_ms = _floors(models, compute_ms, dim_sums, batch_size, some)
     least = quantised(floor_ms) + added - 1.0  # one unit, because rounding differs with the number of rows
     best, costs, open_plans = np.full(len(limits), -1), limits.astype(np.float64), np.argsort(least, kind="stable")
+    at_once = min(max(_PLANS_AT_ONCE, len(limits)), some)
     while len(open_plans := open_plans[least[open_plans] <= costs[group[open_plans]]]):
-        first = np.unique(group[open_plans], return_index=True)[1][:some]
-        tried, open_plans = open_plans[first], np.delete(open_plans, first)
+        tried, open_plans = open_plans[:at_once], open_plans[at_once:]
         forward_ms = models.comm.forward_ms(dim_sums[tried], skew_ms[tried], batch_size)
         found, of = quantised((own_ms[tried] + forward_ms).max(axis=-1)) + added[tried], group[tried]
         better = (found < costs[of]) | ((found == costs[of]) & (tried < best[of]))
+        better = (order := np.lexsort((-tried, -found)))[better[order]]  # the cheapest last, which stays
         best[of[better]], costs[of[better]] = tried[better], found[better]
     return best, costs
 

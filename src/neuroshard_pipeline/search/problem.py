@@ -94,13 +94,12 @@ class Problem:
         self.group: IntArray = np.array([groups.index(unit.group) if unit.group else -1 for unit in self.units])
         nothing: IntArray = np.empty(0, dtype=np.int64)
         self.unit = self.width = self.dims = self.bytes = self.host_bytes = nothing
-        self._cost: FloatArray = np.empty(0)
+        self._cost = self._shared_ms = self._reorder_ms = np.empty(0)
         self._embedding: FloatArray = np.empty((0, 0))
-        self._shared_ms: FloatArray = np.empty(0)
-        self._reorder_ms: FloatArray = np.empty(0)
         self._number: dict[tuple[int, int], int] = {}
         self._embedded = {} if embedded_columns is None else embedded_columns
         self._embedded_columns: dict[ShardKey, FloatArray] = {}
+        self._sizes: dict[ShardKey, FloatArray] = {}
         self.whole_tables = self.numbers((index, unit.width) for index, unit in enumerate(self.units))
 
     def of(self, placement: Placement) -> "Problem":
@@ -169,9 +168,11 @@ class Problem:
 
     def allows(self, placement: Placement) -> bool:
         """Whether a placement fits into the memory of the ranks and satisfies the constraints."""
-        placed = placement.shards, placement.ranks
-        fits = (self.memory.bytes_of_ranks(*placed, self.task) <= self.limits).all()
-        return bool(fits and self.fits_host_memory(placement)) and not any(constraint_violations(self.task, *placed))
+        shards, ranks = placement.shards, placement.ranks
+        placed, size = self.known.placed(shards, ranks), self.memory.shard_bytes
+        sizes = each_once(self._sizes, placed.shards, lambda new: np.array([size(each, self.task) for each in new]))
+        fits = (placed.per_rank(sizes) <= self.limits).all() and self.fits_host_memory(placement)
+        return bool(fits) and not any(constraint_violations(self.task, shards, ranks))
 
     def embeddings_of(self, shards: Sequence[Shard]) -> FloatArray:
         """(N, H) shard embeddings; one call of the model computes all that are not yet known."""

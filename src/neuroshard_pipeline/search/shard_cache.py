@@ -8,6 +8,7 @@ import numpy as np
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.tables.dedup import looked_up
+from neuroshard_pipeline.tables.placed import PlacedShards, placed_shards
 from neuroshard_pipeline.tables.step_work import shard_work
 from neuroshard_pipeline.tables.table import Shard
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -23,6 +24,13 @@ class ShardCache:
         self._task, self._models = task, models
         self._embedded: dict[ShardKey, FloatArray] = {}
         self._works: dict[ShardKey, FloatArray] = {}
+        self._last: tuple[Sequence[Shard], Sequence[int], PlacedShards] | None = None
+
+    def placed(self, shards: Sequence[Shard], ranks: Sequence[int]) -> PlacedShards:
+        """`placed_shards`; the last result is known, because placements are checked before they are priced."""
+        if self._last is None or self._last[0] is not shards or self._last[1] is not ranks:
+            self._last = shards, ranks, placed_shards(shards, ranks, self._task.world_size)
+        return self._last[2]
 
     def embeddings(self, shards: Sequence[Shard]) -> FloatArray:
         """(S, H) embeddings of what the kernels of shards of any type see (`shard_embeddings`)."""

@@ -128,9 +128,8 @@ class SpreadEstimate:
         else:
             mean = (blocks[cut, None] * sums[cut]).sum(axis=0) / task.num_hosts
             busiest = np.maximum(mean, sums[cut[self.alone_ms[cut].argmax()]])
-            cost = float(self._compute_ms(busiest)) + (
-                self._exchange_ms(dims / task.world_size) if task.num_hosts > 1 else 0
-            )
+            cost = float(self._compute_ms(busiest))
+            cost += self._exchange_ms(dims / task.world_size) if task.num_hosts > 1 else 0.0
             widest = float((self._dims[cut] / blocks[cut]).max())
             buffer, members = max(dims / task.num_hosts, widest), task.ranks_per_host
         size = _BYTES_PER_FLOAT * task.comm_share * task.batch_size * buffer
@@ -185,9 +184,7 @@ class SpreadEstimate:
         """Embeddings with own ms (S, H); 0 for shards of types that their tables cannot have."""
         possible = [number for number, shard in enumerate(shards) if _is_possible(shard)] or [0]
         own = [shards[number] for number in possible]
-        found = np.concatenate(
-            [shard_embeddings(own, self._task, self._models), self._prices.own_ms(own)[:, None]], axis=1
-        )
+        found = np.column_stack([shard_embeddings(own, self._task, self._models), self._prices.own_ms(own)])
         sums = np.zeros((len(shards), found.shape[1]))
         sums[possible] = found
         return sums

@@ -9,7 +9,7 @@ that all ranks share.
 Shapes: S shards, H numbers that describe a shard's cost (shard embedding), Q quantities.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,7 +19,7 @@ from neuroshard_pipeline.cost_models.comm import ranks_per_host_of
 from neuroshard_pipeline.cost_models.step import StepCostModel
 from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.search.parts import GroupReduction
-from neuroshard_pipeline.search.shard_cache import shard_embeddings
+from neuroshard_pipeline.search.shard_cache import ShardKey, each_once, shard_embeddings
 from neuroshard_pipeline.tables.replica_groups import groups_on_host, synced_bytes
 from neuroshard_pipeline.tables.step_work import (
     QUANTITIES,
@@ -53,36 +53,31 @@ class StepPrices:
     task: ShardingTask
     per_unit: FloatArray
     sync_ms_per_byte: float = 0.0
-    _work: dict[tuple[object, ...], tuple[FloatArray, FloatArray]] = field(default_factory=dict, init=False, repr=False)
+    _known: dict[ShardKey, FloatArray] = field(default_factory=dict, init=False, repr=False)
 
-    def own_ms(self, shards: Iterable[Shard]) -> FloatArray:
+    def _works(self, shards: Sequence[Shard]) -> FloatArray:
+        """(S, 2, Q) `step_work.shard_work`, computed once for equal shards of a table."""
+        works = each_once(self._known, shards, lambda new: np.array([shard_work(each, self.task) for each in new]))
+        return works.reshape(-1, 2, len(QUANTITIES))
+
+    def own_ms(self, shards: Sequence[Shard]) -> FloatArray:
         """(S,) ms that each shard adds to its rank."""
-        sync_ms = self.sync_ms_per_byte
-        return np.array(
-            [self._work_of(each)[0] @ self.per_unit + sync_ms * synced_bytes(each, self.task) for each in shards]
-        )
+        sync_ms = [self.sync_ms_per_byte * synced_bytes(each, self.task) for each in shards]
+        return np.array([own @ self.per_unit + ms for (own, _), ms in zip(self._works(shards), sync_ms, strict=True)])
 
-    def _work_of(self, shard: Shard) -> tuple[FloatArray, FloatArray]:
-        """`step_work.shard_work`, computed once for equal shards of a table."""
-        key = shard.table.name, shard.embedding_dim, shard.num_rows, shard.sharding_type
-        if key not in self._work:
-            self._work[key] = shard_work(shard, self.task)
-        return self._work[key]
-
-    def gathered_ms(self, shards: Iterable[Shard]) -> FloatArray:
+    def gathered_ms(self, shards: Sequence[Shard]) -> FloatArray:
         """(S,) ms in which the rank of each shard copies its outputs, if its group has several kernels there."""
-        return np.array([self._work_of(shard)[0][_POOLED] * self.per_unit[_GATHERED] for shard in shards])
+        return self._works(shards)[:, 0, _POOLED] * self.per_unit[_GATHERED]
 
-    def reorder_ms(self, shards: Iterable[Shard]) -> float:
+    def reorder_ms(self, shards: Sequence[Shard]) -> float:
         """Ms that every rank needs to reorder the outputs of these column-wise shards, once any table is cut."""
         reordered, permuted = self.per_unit[[_REORDERED, _PERMUTED]]
-        return float(
-            sum(self._work_of(shard)[1][_RETURNED] * (reordered + permuted / shard.embedding_dim) for shard in shards)
-        )
+        prices = [reordered + permuted / shard.embedding_dim for shard in shards]
+        return float(sum(self._works(shards)[:, 1, _RETURNED] * prices))
 
-    def joined_at_most_ms(self, whole_tables: Iterable[Shard]) -> float:
+    def joined_at_most_ms(self, whole_tables: Sequence[Shard]) -> float:
         """Ms in which every rank joins the outputs if these tables, in one module, have several sharding types."""
-        return float(sum(self._work_of(shard)[1][_RETURNED] for shard in whole_tables) * self.per_unit[_JOINED])
+        return float(sum(self._works(whole_tables)[:, 1, _RETURNED]) * self.per_unit[_JOINED])
 
     def groups_ms(self, shards: Sequence[Shard], others: Sequence[Shard]) -> float:
         """Ms that the groups (modules and types) of `shards` add to every rank; `others` belong to other groups."""
@@ -92,16 +87,16 @@ class StepPrices:
 
     def _joined_ms(self, shards: Sequence[Shard]) -> float:
         """Ms in which every rank joins the outputs of these shards, in modules with several sharding types."""
-        returned = [(each, group_of(each), float(self._work_of(each)[1][_RETURNED])) for each in shards]
-        return joined_floats(returned) * float(self.per_unit[_JOINED])
+        returned = self._works(shards)[:, 1, _RETURNED].tolist()
+        return joined_floats(zip(shards, map(group_of, shards), returned, strict=True)) * float(self.per_unit[_JOINED])
 
     def exchanges_ms(self, modules: int, groups: int) -> float:
         """Ms that every rank needs because these numbers of modules and groups exchange ids."""
         return float(self.per_unit[_EXCHANGES] @ (modules, groups))
 
-    def shared_ms(self, shards: Iterable[Shard]) -> float:
+    def shared_ms(self, shards: Sequence[Shard]) -> float:
         """Ms that the shards together add to every rank."""
-        return float(sum(self._work_of(shard)[1] @ self.per_unit for shard in shards))
+        return float(sum(everywhere @ self.per_unit for _, everywhere in self._works(shards)))
 
 
 def step_prices(step: StepCostModel, task: ShardingTask) -> StepPrices:

@@ -264,8 +264,7 @@ def _start_at(problem: Problem, placement: Placement) -> _Start:
 def _with_more_cuts(problem: Problem, types: Mapping[str, ShardingType], search: SearchParams) -> _Start:
     """The starting point in which the rows of more tables are cut, the largest first, until all others fit.
 
-    Tables whose row shards have no room on some rank stay as they are. Beside the tables in `types`, the others do not
-    fit.
+    Tables whose row shards have no room on some rank stay as they are. The others do not fit beside those in `types`.
 
     Raises:
         DoesNotFitError: cutting rows does not help.

@@ -7,18 +7,17 @@ Shapes: S shards, D distinct shards, W ranks, N entries of the sparse matrix: pa
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from scipy.sparse import csc_array
 
-from neuroshard_pipeline.arrays import BoolArray, IntArray
+from neuroshard_pipeline.arrays import BoolArray, FloatArray, IntArray
 from neuroshard_pipeline.tables.table import Shard
 
 Key = TypeVar("Key", bound=Hashable)
-
 
 #: Largest number of products that are added without a sparse matrix, which takes 0.1 ms to make.
 _FEW_PRODUCTS = 1000
@@ -28,8 +27,7 @@ _FEW_PRODUCTS = 1000
 class PlacedShards:
     """The distinct shards of one plan that W ranks hold, in the order of their first occurrence.
 
-    Entry i says that `rank[i]` holds the shard `number[i]`, `count[i]` times, (N,); numbers ascend, and ranks for a
-    number.
+    Entry i says that `rank[i]` holds the shard `number[i]`, `count[i]` times, (N,); numbers ascend, then ranks.
     """
 
     shards: list[Shard]
@@ -37,13 +35,12 @@ class PlacedShards:
     number: IntArray
     rank: IntArray
     count: IntArray
+    _keys: dict[object, tuple[list[Any], IntArray]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
-    def times(self) -> IntArray:
+    def times(self) -> FloatArray:
         """(D,) how often all ranks together hold each shard."""
-        times = np.zeros(len(self.shards), dtype=np.int64)
-        np.add.at(times, self.number, self.count)
-        return times
+        return np.bincount(self.number, self.count, len(self.shards)).astype(float)
 
     def per_rank(self, values: np.ndarray) -> np.ndarray:
         """(W, ...) sum of the `values` (D, ...) of the shards that each rank holds; integers stay exact."""
@@ -55,11 +52,18 @@ class PlacedShards:
         np.add.at(sums, self.rank, products)
         return sums
 
+    def keys(self, key_of: Callable[[Shard], Key]) -> tuple[list[Key], IntArray]:
+        """The keys of the shards, in the order of their first shards, and the index of every shard's key, (D,)."""
+        if key_of not in self._keys:
+            keys: dict[Key, int] = {}
+            index = np.array([keys.setdefault(key_of(shard), len(keys)) for shard in self.shards], dtype=np.int64)
+            self._keys[key_of] = list(keys), index
+        return self._keys[key_of]
+
     def by(self, key_of: Callable[[Shard], Key]) -> dict[Key, "PlacedShards"]:
-        """The shards by a key; the keys are in the order of their first shards."""
-        keys: dict[Key, int] = {}
-        group = np.array([keys.setdefault(key_of(shard), len(keys)) for shard in self.shards], dtype=np.int64)
-        return {key: self._part(group == index) for key, index in keys.items()}
+        """The shards by a key."""
+        keys, index = self.keys(key_of)
+        return {key: self._part(index == at) if len(keys) > 1 else self for at, key in enumerate(keys)}
 
     def _part(self, is_member: BoolArray) -> "PlacedShards":
         """The part with the distinct shards whose entry in `is_member` (D,) is true."""
@@ -70,8 +74,8 @@ class PlacedShards:
 
     @cached_property
     def _matrix(self) -> csc_array:
-        shape = self.world_size, len(self.shards)
-        return csc_array((self.count, (self.rank, self.number)), shape=shape)
+        starts = np.searchsorted(self.number, np.arange(len(self.shards) + 1))
+        return csc_array((self.count, self.rank, starts), (self.world_size, len(self.shards)))
 
 
 def placed_shards(shards: Sequence[Shard], ranks: Sequence[int], world_size: int) -> PlacedShards:

@@ -152,7 +152,8 @@ def work_of(placed: PlacedShards, works: FloatArray) -> FloatArray:
     works = works.reshape(-1, 2, len(QUANTITIES))
     own, everywhere = works[:, 0], placed.times[:, None] * works[:, 1]
     work: FloatArray = placed.per_rank(own) + everywhere.sum(axis=0)
-    groups = [group_of(shard) for shard in placed.shards]
+    kinds, kind = placed.keys(group_of)
+    groups = [kinds[index] for index in kind.tolist()]
     work[:, [_INDEX["modules"], _INDEX["groups"]]] = exchange_counts(groups)
     work[:, _INDEX["replicas"]] = len({group for group in groups if group[1] in ("data_parallel", "host_row_wise")})
     returned = list(zip(placed.shards, groups, everywhere[:, _INDEX["returned"]].tolist(), strict=True))
@@ -167,9 +168,8 @@ def _gathered(placed: PlacedShards, pooled: FloatArray) -> FloatArray:
 
     Source: torchrec embedding_lookup.py `GroupedPooledEmbeddingsLookup`, `embeddings_cat_empty_rank_handle`.
     """
-    kernels: dict[Kernel, int] = {}
-    kernel = np.array([kernels.setdefault(kernel_of(shard), len(kernels)) for shard in placed.shards], dtype=np.int64)
-    kernel = kernel[placed.number]
+    kernels, index = placed.keys(kernel_of)
+    kernel = index[placed.number]
     is_there = np.zeros((len(kernels), placed.world_size), dtype=bool)
     is_there[kernel, placed.rank] = True
     in_group = np.array([[group == other for other, *_ in kernels] for group, *_ in kernels], dtype=float)
@@ -179,19 +179,16 @@ def _gathered(placed: PlacedShards, pooled: FloatArray) -> FloatArray:
     return np.column_stack([beyond_one, np.bincount(placed.rank, floats, placed.world_size)])
 
 
-def _reordered(returned_by: Iterable[tuple[Shard, Group, float]]) -> FloatArray:
-    """The quantities `reordered` and `permuted`, (2,), from distinct shards, their groups and parts of `returned`.
-
-    Only column_wise and grid_shard tables are cut by columns.
-    """
-    found: dict[Group, FloatArray] = defaultdict(lambda: np.zeros(2))
-    cut = set()
+def _reordered(returned_by: Iterable[tuple[Shard, Group, float]]) -> tuple[float, float]:
+    """The quantities `reordered` and `permuted`, from distinct shards, their groups and parts of `returned`."""
+    reordered, permuted, cut = defaultdict[Group, float](float), defaultdict[Group, float](float), dict[Group, None]()
     for shard, group, floats in returned_by:
-        if shard.sharding_type in ("column_wise", "grid_shard"):
-            found[group] += (floats, floats / shard.embedding_dim)
+        if shard.sharding_type in ("column_wise", "grid_shard"):  # only these are cut by columns
+            reordered[group] += floats
+            permuted[group] += floats / shard.embedding_dim
             if shard.embedding_dim < shard.table.embedding_dim:
-                cut.add(group)
-    return sum((found[group] for group in cut), start=np.zeros(2))
+                cut[group] = None
+    return sum(map(reordered.__getitem__, cut)), sum(map(permuted.__getitem__, cut))
 
 
 def joined_floats(returned_by: Iterable[tuple[Shard, Group, float]]) -> float:
