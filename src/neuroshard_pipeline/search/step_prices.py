@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from neuroshard_pipeline.arrays import FloatArray
+from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.cost_models.comm import ranks_per_host_of
 from neuroshard_pipeline.cost_models.step import StepCostModel
 from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.search.parts import GroupReduction
 from neuroshard_pipeline.search.shard_cache import ShardKey, each_once, shard_embeddings
+from neuroshard_pipeline.tables.placed import distinct_shards
 from neuroshard_pipeline.tables.replica_groups import groups_on_host, synced_bytes
 from neuroshard_pipeline.tables.step_work import (
     QUANTITIES,
@@ -81,14 +82,16 @@ class StepPrices:
 
     def groups_ms(self, shards: Sequence[Shard], others: Sequence[Shard]) -> float:
         """Ms that the groups (modules and types) of `shards` add to every rank; `others` belong to other groups."""
-        both = [*shards, *others]
-        added = exchange_counts(map(group_of, both)) - exchange_counts(map(group_of, others))
-        return self.exchanges_ms(*added) + (self._joined_ms(both) - self._joined_ms(others))
+        (counts, joined_ms), (others_counts, others_ms) = map(self._groups, ([*shards, *others], others))
+        return self.exchanges_ms(*counts - others_counts) + (joined_ms - others_ms)
 
-    def _joined_ms(self, shards: Sequence[Shard]) -> float:
-        """Ms in which every rank joins the outputs of these shards, in modules with several sharding types."""
-        returned = self._works(shards)[:, 1, _RETURNED].tolist()
-        return joined_floats(zip(shards, map(group_of, shards), returned, strict=True)) * float(self.per_unit[_JOINED])
+    def _groups(self, shards: Sequence[Shard]) -> tuple[IntArray, float]:
+        """Numbers of modules and groups, and ms in which every rank joins outputs of several types of a module."""
+        distinct, place = distinct_shards(shards)
+        returned = np.bincount(place, minlength=len(distinct)) * self._works(distinct)[:, 1, _RETURNED]
+        groups = list(map(group_of, distinct))
+        joined = joined_floats(zip(distinct, groups, returned.tolist(), strict=True))
+        return exchange_counts(groups), joined * float(self.per_unit[_JOINED])
 
     def exchanges_ms(self, modules: int, groups: int) -> float:
         """Ms that every rank needs because these numbers of modules and groups exchange ids."""

@@ -90,16 +90,13 @@ def distinct_shards(shards: Sequence[Shard]) -> tuple[list[Shard], IntArray]:
 
     Shards of a table are equal if they have the same type and size, wherever they begin. Equal shards cost the same.
     """
+    ids = list(map(id, shards))  # replicas of a table are one object
     number: dict[tuple[object, ...], int] = {}
-    same_object: dict[int, int] = {}
+    of_id: dict[int, int] = {}
     distinct: list[Shard] = []
-    place = []
-    for shard in shards:
-        index = same_object.get(id(shard))
-        if index is None:
-            key = (id(shard.table), shard.embedding_dim, shard.num_rows, shard.sharding_type)
-            index = same_object[id(shard)] = number.setdefault(key, len(number))
-            if index == len(distinct):
-                distinct.append(shard)
-        place.append(index)
-    return distinct, np.array(place, dtype=np.int64)
+    for each, shard in dict(zip(ids, shards, strict=True)).items():
+        key = (id(shard.table), shard.embedding_dim, shard.num_rows, shard.sharding_type)
+        of_id[each] = number.setdefault(key, len(number))
+        if of_id[each] == len(distinct):
+            distinct.append(shard)
+    return distinct, np.array(list(map(of_id.__getitem__, ids)), dtype=np.int64)
