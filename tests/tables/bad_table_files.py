@@ -24,7 +24,11 @@ BAD_CSV = {
         csv("table,num_embeddings,embedding_dim", "a,10,8"),
         ["'pooling_factor' is missing", "required columns are"],
     ),
-    "no header": (csv(GOOD_ROW, "b,10,8,1"), ["unknown column 'a'", "missing columns are table"]),
+    "no header": (csv(GOOD_ROW, "b,10,8,1"), ["unknown columns 'a'", "missing columns are table"]),
+    "two misspelt columns": (
+        csv("table,num_embedings,embedding_dm,pooling_factor", GOOD_ROW),
+        ["'num_embedings' (did you mean 'num_embeddings'?), 'embedding_dm' (did you mean 'embedding_dim'?)", "rename"],
+    ),
     "another name": (
         csv("table,rows,embedding_dim,pooling_factor", GOOD_ROW),
         ["'rows'", "missing columns are num_embeddings", "rename"],
@@ -41,7 +45,7 @@ BAD_CSV = {
         csv("Table,num_embeddings,embedding_dim,pooling_factor", GOOD_ROW),
         ["'Table'", "did you mean 'table'"],
     ),
-    "unknown column": (csv(HEAD + ",colour", GOOD_ROW + ",red"), ["'colour'", "delete it"]),
+    "unknown column": (csv(HEAD + ",colour", GOOD_ROW + ",red"), ["unknown column 'colour'", "delete"]),
     "column twice": (csv(HEAD + ",table", GOOD_ROW + ",b"), ["line 1", "'table' occurs 2 times", "keep one"]),
     "column without a name": (csv(HEAD + ",", GOOD_ROW + ",1"), ["line 1", "column 5 has no name"]),
     "semicolons": (

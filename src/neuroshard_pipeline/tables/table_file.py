@@ -64,15 +64,17 @@ def check_columns(records: list[Record], required: Sequence[str], optional: Sequ
     """
     path, known = records[0].path, (*required, *optional)
     given = {name: record.where for record in reversed(records) for name in record.values}
-    missing = [name for name in required if name not in given]
+    missing, unknown = [name for name in required if name not in given], list[str]()
     for name, where in given.items():
         if name not in known:
             typed = str(name).strip().lower()
             near = get_close_matches(typed, known, 1, 0.8) or get_close_matches(typed, missing or known, 1, 0.5)
-            lacks = f"missing columns are {', '.join(missing)}" if missing else f"columns are {', '.join(known)}"
-            advice = f"did you mean {near[0]!r}" if near else lacks
             place = f" in {where}" if path.suffix.lower() == ".json" else ""  # rows of other formats have all columns
-            raise TableFileError(f"{path}: unknown column {name!r}{place}; {advice}; rename or delete it")
+            unknown.append(f"{name!r}{place}" + (f" (did you mean {near[0]!r}?)" if near else ""))
+    if unknown:
+        lacks = f"missing columns are {', '.join(missing)}" if missing else f"columns are {', '.join(known)}"
+        names = ("column " if len(unknown) == 1 else "columns ") + ", ".join(unknown)
+        raise TableFileError(f"{path}: unknown {names}; {lacks}; rename or delete each unknown column")
     for name in missing:
         raise TableFileError(f"{path}: column {name!r} is missing; required columns are {', '.join(required)}")
     profile = [name for name in PROFILE_COLUMNS if name in given]
