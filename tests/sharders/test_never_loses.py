@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from search.settings import LOCAL_SEARCH, PAPER_SEARCH
 from search.small_step import step_models
 
+from neuroshard_pipeline.cost_models.models import load_cost_models
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.greedy import GREEDY_WEIGHTS
-from neuroshard_pipeline.sharders.registry import solve_all
+from neuroshard_pipeline.sharders.registry import shard, solve_all
+from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
 
@@ -60,3 +62,26 @@ def test_an_input_dist_costs_nothing_on_a_single_rank():
     plans = solve_all(tasks, ["neuroshard_plus", "embark"], step_models(), SETTINGS).plans
     assert [plan.predicted_cost_ms for plan in plans] == pytest.approx([plans[0].predicted_cost_ms] * 4)
     assert {shard.sharding_type for plan in plans for shard in plan.shards} == {"column_wise"}
+
+
+def test_grid_sharded_tables_may_have_fewer_column_blocks_than_there_are_hosts():
+    """From plans with as many blocks as hosts, no change of a single table leads to the cheaper plans."""
+    rows = (2321, 9_497_058, 11, 1266, 805, 418_438, 21_432, 16_124)
+    factors = (0.243, 1.084, 0.554, 0.284, 0.217, 1.282, 0.617, 2.219)
+    dims = (4, 4, 4, 4, 256, 256, 256, 256)
+    tables = [Table(f"t{at}", *each) for at, each in enumerate(zip(rows, dims, factors, strict=True))]
+    own = TableConstraint("t3", min_width=32, split=False)
+    types = Constraints((own,), max_shards=3, sharding_types=("grid_shard", "data_parallel"))
+    options = {"local_world_size": 2, "comm_precision": "fp16", "constraints": types}
+    task = ShardingTask(tables, 6, 39_282, 442_694_765, "adam", **options)
+    assert shard(task, load_cost_models("a100")).predicted_cost_ms < 2.1  # 2.23 with as many blocks as hosts
+
+
+def test_a_table_in_host_memory_gets_a_cache_where_memory_is_left_for_one():
+    rows, factors = (191, 42, 320, 812, 777), (0.576, 0.428, 0.738, 0.204, 0.52)
+    types = ("fp32", "fp32", "fp16", "fp16", "fp32")
+    named = enumerate(zip(rows, factors, types, strict=True))
+    tables = [Table(f"t{at}", n, 128, p, data_type=t, pooling="sum" if at else "mean") for at, (n, p, t) in named]
+    task = ShardingTask(tables, 1, 97, 537_941, host_memory_bytes=1_613_824, index_dedup=True)
+    plan = shard(task, load_cost_models("h100"))
+    assert [s.table.name for s in plan.shards if s.table.compute_kernel == "fused_uvm_caching"] == ["t4"]

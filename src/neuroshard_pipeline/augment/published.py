@@ -3,8 +3,7 @@
 They are histograms over reuse bins: a bin holds the rows of a batch that are looked up about equally often. Source:
 facebookresearch/dlrm_datasets, embedding_bag/2021/locality_stats.txt, the line of the 16 merged files (856 tables,
 global batch 65536). The file rounds shares to three decimals, so that the share of rows is 0 in bins with few,
-frequently used rows. `rows_per_table` therefore derives the rows of the high bins from the ids and a typical lookup
-count.
+frequently used rows. `rows_per_table` therefore derives rows of high bins from the ids and a typical lookup count.
 """
 
 import numpy as np

@@ -29,8 +29,7 @@ class ModelledStepParams(Parameters):
 
     Attributes:
         world_sizes: numbers of ranks that have prices of their own.
-        ranks_per_size: approximate number of samples for the prices of one world size; a sample is a rank of a random
-            plan.
+        ranks_per_size: approximate number of samples (ranks of random plans) for the prices of one world size.
     """
 
     world_sizes: tuple[int, ...] = Field(min_length=1)

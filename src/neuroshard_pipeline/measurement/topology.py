@@ -72,8 +72,7 @@ def topology_costs(samples: Sequence[CommSample], params: NetworkParams) -> pd.D
     """Modelled costs of every rank, in the same columns as measured costs.
 
     Returns:
-        `sample_id, rank, forward_ms, backward_ms, spread_ms, error` in the order of samples and ranks; the last two
-        are null.
+        `sample_id, rank, forward_ms, backward_ms, spread_ms, error` by sample and rank; the last two are null.
     """
     by_world = defaultdict(list)
     for index, sample in enumerate(samples):

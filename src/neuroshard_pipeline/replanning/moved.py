@@ -3,8 +3,7 @@
 A rank receives the rows and columns that it has under the new plan but not under the old one, with their optimizer
 state: nothing for SGD, two fp32 numbers per weight for Adam, one fp32 number per row of every received column shard for
 row-wise Adagrad. A rank receives them from a rank that has them; of several, it takes one of its own host. Rows that no
-rank has, of new or grown tables, are initialised and not moved. Shapes: W ranks, of the old or the new job, whichever
-has more.
+rank has, of new or grown tables, are initialised and not moved. Shapes: W ranks of the job that has more, old or new.
 """
 
 from __future__ import annotations

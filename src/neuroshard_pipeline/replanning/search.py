@@ -45,8 +45,7 @@ class NearSearch:
     """Placements that could come after the present plan.
 
     The problem is that of the task with the tiers and kernels of the present plan. `kept` has the fewest changes, or is
-    None if more are needed. `fresh` comes from nothing, renamed so that fewest bytes move; it is of a variant if it has
-    a task.
+    None if more are needed. `fresh` comes from nothing, renamed so that fewest bytes move; with a task, of a variant.
     """
 
     def __init__(

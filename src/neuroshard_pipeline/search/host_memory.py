@@ -72,13 +72,15 @@ def host_memory_tasks(task: ShardingTask, memory: MemoryModel) -> list[ShardingT
 
 
 def with_larger_caches(problem: Problem, placement: Placement) -> Placement:
-    """The placement of a variant, with larger caches of the tables that it moved where these fit and lower the cost."""
+    """The placement of a variant, with larger or new caches of the tables that it moved where these lower the cost."""
     task, best, cost_ms = problem.of(placement).task, placement, placement_cost_ms(problem.of(placement), placement)
     moved = [table for table in task.tables if table not in problem.task.tables and not _is_large(task)]
-    cached = [table for table in moved if table.compute_kernel == "fused_uvm_caching"]
-    for table in sorted(cached, key=lambda table: -host_link_bytes(whole(table), task)):
-        for load_factor in (larger for larger in LOAD_FACTORS if larger > table.cache_load_factor):
-            own = replace(table, cache_load_factor=load_factor)
+    choices = zip(problem.task.tables, kernel_choices(problem.task), strict=True)
+    cacheable = {table.name for table, kernels in choices if "fused_uvm_caching" in kernels}
+    for table in sorted(moved, key=lambda table: -host_link_bytes(whole(table), task)):
+        least = table.cache_load_factor if table.compute_kernel == "fused_uvm_caching" else 0.0
+        for load_factor in (larger for larger in LOAD_FACTORS if larger > least and table.name in cacheable):
+            own = replace(table, compute_kernel="fused_uvm_caching", cache_load_factor=load_factor)
             shards = tuple(replace(s, table=own) if s.table.name == own.name else s for s in best.shards)
             tables = [own if each.name == own.name else each for each in problem.of(best).task.tables]
             changed = Placement(shards, best.ranks, replace(task, tables=tables))

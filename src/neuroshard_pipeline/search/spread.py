@@ -56,20 +56,20 @@ def spread_tables(
     task: ShardingTask,
     memory: MemoryModel,
     load_ms: Callable[[Sequence[Shard]], FloatArray] | None = None,
+    most_blocks: int = 2**30,
 ) -> Spread:
     """Give tables of these types their shards and ranks.
 
     Replicas lie on all ranks. The rows of a row-wise table are cut over all ranks. Every host has all rows of a
-    host-row-wise table, cut over its ranks. Every table-row-wise table, and every column block of a grid-sharded
-    table, lies on one host. A table has at most as many blocks as there are hosts; two of them may share a host. Tables
-    and blocks are distributed in descending order of bytes, each to the host whose fullest rank has most memory left.
+    host-row-wise table, cut over its ranks. Every table-row-wise table, and every column block of a grid-sharded one, at
+    most one per host, lies on one host. They go, by descending bytes, to the host whose fullest rank has most room.
 
     Args:
         types: sharding type by table.
         task: the task.
         memory: the memory model.
-        load_ms: gives the costs of shards. With it, tables and blocks on one host are distributed in descending order
-            of cost, each to the least loaded of the hosts that have memory for it.
+        load_ms: gives costs of shards; the dearest block then comes first, on the least loaded host with room for it.
+        most_blocks: largest number of blocks of a table.
 
     Raises:
         DoesNotFitError: a rank has too little memory.
@@ -78,7 +78,7 @@ def spread_tables(
     shards, ranks = _everywhere(types, tables, task)
     used = [memory.bytes_of_ranks(shards, ranks, task), memory.host_bytes_of_ranks(shards, ranks, task)]
     free = np.array([memory.limits(task), [task.host_memory_bytes or 0] * task.world_size], dtype=np.int64) - used
-    blocks = _host_blocks(types, tables, task)
+    blocks = _host_blocks(types, tables, task, most_blocks)
     bytes_of = np.array([sum(shard.weight_bytes for shard in block) for block in blocks], dtype=np.float64)
     loads = bytes_of if load_ms is None or not blocks else load_ms([block[0] for block in blocks])
     hosts = _HostRoom(free.reshape(2, task.num_hosts, task.ranks_per_host), task, memory, load_ms is not None)
@@ -198,13 +198,14 @@ def _grid_width(table: Table, task: ShardingTask) -> int:
 
 
 def _host_blocks(
-    types: Mapping[str, ShardingType], tables: Mapping[str, Table], task: ShardingTask
+    types: Mapping[str, ShardingType], tables: Mapping[str, Table], task: ShardingTask, most_blocks: int
 ) -> list[list[Shard]]:
     """The row shards of every column block that lies on one host."""
     blocks = []
     for name, sharding_type in types.items():
         if sharding_type in ("table_row_wise", "grid_shard"):
             table, width = tables[name], largest_row_shards(tables[name], task)[sharding_type].embedding_dim
+            width = max(width, -(-table.embedding_dim // most_blocks // COLUMN_GRANULARITY) * COLUMN_GRANULARITY)
             for at in range(0, table.embedding_dim, width):
                 columns = min(width, table.embedding_dim - at)
                 blocks.append(row_shards(table, sharding_type, task.ranks_per_host, at, columns))

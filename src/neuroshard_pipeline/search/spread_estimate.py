@@ -3,8 +3,7 @@
     cost = lookups and own work of a rank + all-to-alls + reductions + costs that all ranks share
 
 A column-wise table that alone costs more than a balanced rank is split into halves, quarters and so on; each shard
-receives the ids of the whole table. Replicas load all ranks equally. Tables with cut rows load all ranks, or all ranks
-of one host.
+receives the ids of the whole table. Replicas load all ranks equally, tables with cut rows all ranks or those of a host.
 
 Shapes: T tables, L levels (2**level column shards), W ranks, H numbers: those that describe a shard's cost (shard
 embedding) and, as the last number, the *own ms*, which input dist and TorchRec's own work for the shard add to the cost

@@ -146,8 +146,7 @@ class CuttableTable:
         """Number of rows that have at least `least_ids` ids per step each.
 
         The curve gives means over segments. The middle row of a segment is assumed to have the mean, and between middle
-        rows, the logarithm of the ids falls evenly. Rows of the last segment, about which least is known, are taken
-        together.
+        rows, the logarithm of the ids falls evenly. The rows of the last segment, the least known, are taken together.
         """
         if least_ids <= self.ids[-1] or len(self.ids) == 1:
             return self.table.num_embeddings if least_ids <= self.ids[-1] else 0

@@ -62,6 +62,9 @@ _MOST_ABOVE_BEST_RESULT = 1.1
 #: which knows only one all-to-all, however many modules there are.
 _NUM_PRICED = 8
 
+#: Starting points of tiny tasks with more hosts also have grid-sharded tables with at most so many column blocks.
+_FEW_BLOCKS = 2
+
 #: In each of at most this many rounds, the type of one table of the cheapest starting point is changed; the second
 #: number is the most changes that are tried in a round.
 _MOST_CHANGES, _NUM_NEIGHBOURS = 6, 8
@@ -195,6 +198,10 @@ def _starts(
         except DoesNotFitError:
             if given is None:
                 raise
+    for start in found if _size(problem) <= _TINY and problem.task.num_hosts > _FEW_BLOCKS else ():
+        if "grid_shard" in start.spread.types.values():
+            with suppress(DoesNotFitError):
+                found = [*found, _start(problem, start.spread.types, search, _FEW_BLOCKS)]
     if given is not None:
         found.append(_start_at(problem, given))
     found = _in_order(found)
@@ -239,9 +246,11 @@ def _differ(types: Mapping[str, ShardingType], others: Mapping[str, ShardingType
     return cut != other_cut or abs(len(types) - len(others)) > len(others) / 5
 
 
-def _start(problem: Problem, types: Mapping[str, ShardingType], search: SearchParams) -> _Start:
+def _start(
+    problem: Problem, types: Mapping[str, ShardingType], search: SearchParams, most_blocks: int = 2**30
+) -> _Start:
     """The starting point with spread tables of these types. Other tables are split only if they do not fit whole."""
-    spread = spread_tables(types, problem.task, problem.memory, partial(host_loads_ms, problem))
+    spread = spread_tables(types, problem.task, problem.memory, partial(host_loads_ms, problem), most_blocks)
     columns = column_problem(problem, spread)
     return _priced(problem, spread, columns, None if columns is None else first_state(columns, search))
 

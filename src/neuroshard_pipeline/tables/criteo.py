@@ -42,8 +42,7 @@ class CriteoFileError(NeuroShardError):
 class CriteoBatch:
     """Consecutive samples of a file: labels (B,), 1 for a click, integer and category features.
 
-    An integer x is given as log(1 + x), 0 if it is negative or missing, (B, 13), and a missing category as `MISSING`,
-    (B, 26).
+    An integer x is given as log(1 + x), 0 if negative or missing, (B, 13); a missing category is `MISSING`, (B, 26).
     """
 
     labels: NDArray[np.float32]

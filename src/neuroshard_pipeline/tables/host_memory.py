@@ -3,8 +3,7 @@
 TorchRec's kernel `fused_uvm` keeps the weights in host memory, and the GPU reads rows over its host link.
 `fused_uvm_caching` adds a cache of rows in GPU memory [fbgemm_gpu split_table_batched_embeddings_ops_training.py,
 `SplitTableBatchedEmbeddingBagsCodegen`, LRU, 32 slots per set]. Before each lookup, missing rows are fetched into the
-cache, and the same number of rows is written back. The link carries both directions at the same time, so that only
-reads count.
+cache, and as many rows are written back. The link carries both directions at the same time, so that only reads count.
 
 All numbers of rows are modelled from the reuse profile of one batch; nothing here is measured.
 """

@@ -126,8 +126,7 @@ def plan_from_json(document: Mapping[str, Any]) -> Plan:
     """The plan of a document that `plan_to_json` wrote; it equals the plan that was written.
 
     Raises:
-        PlanError: the document has another schema or version, lacks a field, contradicts itself, or its tables were
-            changed.
+        PlanError: the document has another schema or version, lacks a field, contradicts itself, or has other tables.
     """
     if document.get("schema") != SCHEMA or document.get("version") != SCHEMA_VERSION:
         raise PlanError(

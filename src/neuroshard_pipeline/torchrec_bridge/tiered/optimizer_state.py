@@ -1,7 +1,6 @@
 """The optimizer's state of tables with tiers, with the names and in the row order of the unsharded tables.
 
-States have the names that TorchRec's fused optimizers use, such as `items.momentum1` of the table `items`. SGD has no
-state.
+States have the names of TorchRec's fused optimizers, such as `items.momentum1` of the table `items`. SGD has none.
 
 Shapes: R rows of a whole table, D columns.
 """

@@ -27,8 +27,7 @@ _Changes = dict[ShardingType, list[Table]]
 def with_variants(solutions: Solutions, sharder: str | None, models: Models) -> Solutions:
     """The solutions, and the variants of all plans of `sharder`; None adds nothing.
 
-    A variant has a price if the models have a step cost model. A variant that does not fit into memory is a failed
-    attempt.
+    A variant has a price if the models have a step cost model. A variant without room in memory is a failed attempt.
     """
     plans, attempts = list(solutions.plans), []
     for plan in [plan for plan in solutions.plans if plan.sharder == sharder]:
