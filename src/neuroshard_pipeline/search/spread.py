@@ -61,8 +61,8 @@ def spread_tables(
     """Give tables of these types their shards and ranks.
 
     Replicas lie on all ranks. The rows of a row-wise table are cut over all ranks. Every host has all rows of a
-    host-row-wise table, cut over its ranks. Every table-row-wise table, and every column block of a grid-sharded one, at
-    most one per host, lies on one host. They go, by descending bytes, to the host whose fullest rank has most room.
+    host-row-wise table, cut over its ranks. A table-row-wise table lies on one host, as does every column block of a
+    grid-sharded one, at most one per host. They go, by descending bytes, to the host whose fullest rank has most room.
 
     Args:
         types: sharding type by table.
