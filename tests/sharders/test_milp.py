@@ -57,3 +57,11 @@ def test_a_task_that_fits_only_with_split_tables_is_refused_with_a_proof():
     sharder = MilpSharder(time_limit_seconds=10.0, gap=0.0)
     with pytest.raises(DoesNotFitError, match=r"milp proved that no placement of whole tables .* at most 50000 bytes"):
         sharder.shard(Problem(task, MODELS, WEIGHTS_AND_OPTIMIZER), np.random.default_rng(0))
+
+
+def test_tables_may_fill_the_memory_of_their_ranks_to_the_last_byte():
+    tables = [Table(f"t{index}", 1000, 8, 1.0) for index in range(2)]
+    size = WEIGHTS_AND_OPTIMIZER.table_bytes(tables[0], 8, ShardingTask(tables, 2, 16, 2**30))
+    problem = Problem(ShardingTask(tables, 2, 16, size), MODELS, WEIGHTS_AND_OPTIMIZER)
+    placement = MilpSharder(time_limit_seconds=10.0, gap=0.0).shard(problem, np.random.default_rng(0))
+    assert sorted(placement.ranks) == [0, 1]
