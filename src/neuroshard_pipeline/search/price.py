@@ -19,7 +19,7 @@ from neuroshard_pipeline.search.problem import Problem
 #: Largest number of ranks, summed over plans, in one call of the communication model: its features take up to 300 MB.
 _RANKS_AT_ONCE = 2**18
 
-#: Plans that `cheapest_plans` prices in one call, at least one of every group: a call takes longer than a plan.
+#: Plans that `cheapest_plans` prices in one call, at least one per group: a call costs more than a further plan.
 _PLANS_AT_ONCE = 8
 
 

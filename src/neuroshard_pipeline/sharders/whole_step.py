@@ -62,7 +62,7 @@ _MOST_ABOVE_BEST_RESULT = 1.1
 #: which knows only one all-to-all, however many modules there are.
 _NUM_PRICED = 8
 
-#: Starting points of tiny tasks with more hosts also have grid-sharded tables with at most so many column blocks.
+#: Tiny tasks with more hosts also get starting points whose grid-sharded tables have at most so many column blocks.
 _FEW_BLOCKS = 2
 
 #: In each of at most this many rounds, the type of one table of the cheapest starting point is changed; the second

@@ -66,13 +66,13 @@ class TurnParams(RankParams):
     seed: int = Field(ge=0)
 
     def plans_held(self, plans: Sequence[Plan], modules: int) -> int:
-        """Number of a task's plans, with so many modules each, that ranks hold at once; CPU ranks need `RANK_BYTES`."""
+        """Number of a task's plans, of so many modules each, that ranks hold; a CPU rank itself takes `RANK_BYTES`."""
         held = self.most_plans_held
         if self.compute_device == "cpu":
             room = available_memory_bytes() - plans[0].task.world_size * RANK_BYTES
             largest = modules * max(float(peak_memory(plan).tables.sum()) for plan in plans)
             held = min(held, max(1, int(room / (BYTES_PER_TABLE_BYTE * largest))))
-        return -(-len(plans) // -(-len(plans) // held))  # groups of equal size
+        return -(-len(plans) // -(-len(plans) // held))  # few groups of about equal size
 
 
 class StepParams(TurnParams):
