@@ -9,7 +9,7 @@ from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.tables.dedup import looked_up
 from neuroshard_pipeline.tables.placed import PlacedShards, placed_shards
-from neuroshard_pipeline.tables.step_work import shard_work
+from neuroshard_pipeline.tables.step_work import QUANTITIES, shard_work
 from neuroshard_pipeline.tables.table import Shard
 from neuroshard_pipeline.tables.task import ShardingTask
 
@@ -38,7 +38,7 @@ class ShardCache:
 
     def works(self, shards: Sequence[Shard]) -> FloatArray:
         """(S, 2, Q) work of the shards (`step_work.shard_work`)."""
-        return each_once(self._works, shards, lambda new: np.array([shard_work(each, self._task) for each in new]))
+        return shard_works(self._works, shards, self._task)
 
 
 def each_once(
@@ -50,6 +50,12 @@ def each_once(
     if unknown:
         known.update(zip(unknown, of(list(unknown.values())), strict=True))
     return np.array([known[key] for key in keys])
+
+
+def shard_works(known: dict[ShardKey, FloatArray], shards: Sequence[Shard], task: ShardingTask) -> FloatArray:
+    """(S, 2, Q) `step_work.shard_work` of the shards; that of shards that are `known` is not computed again."""
+    works = each_once(known, shards, lambda new: np.array([shard_work(each, task) for each in new]))
+    return works.reshape(-1, 2, len(QUANTITIES))
 
 
 def shard_embeddings(shards: Sequence[Shard], task: ShardingTask, models: Models) -> FloatArray:

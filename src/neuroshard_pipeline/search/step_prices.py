@@ -19,17 +19,10 @@ from neuroshard_pipeline.cost_models.comm import ranks_per_host_of
 from neuroshard_pipeline.cost_models.step import StepCostModel
 from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.search.parts import GroupReduction
-from neuroshard_pipeline.search.shard_cache import ShardKey, each_once, shard_embeddings
+from neuroshard_pipeline.search.shard_cache import ShardKey, shard_embeddings, shard_works
 from neuroshard_pipeline.tables.placed import distinct_shards
 from neuroshard_pipeline.tables.replica_groups import groups_on_host, synced_bytes
-from neuroshard_pipeline.tables.step_work import (
-    QUANTITIES,
-    exchange_counts,
-    group_of,
-    joined_floats,
-    kernel_of,
-    shard_work,
-)
+from neuroshard_pipeline.tables.step_work import QUANTITIES, exchange_counts, group_of, joined_floats, kernel_of
 from neuroshard_pipeline.tables.table import Shard, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
@@ -57,9 +50,7 @@ class StepPrices:
     _known: dict[ShardKey, FloatArray] = field(default_factory=dict, init=False, repr=False)
 
     def _works(self, shards: Sequence[Shard]) -> FloatArray:
-        """(S, 2, Q) `step_work.shard_work`, computed once for equal shards of a table."""
-        works = each_once(self._known, shards, lambda new: np.array([shard_work(each, self.task) for each in new]))
-        return works.reshape(-1, 2, len(QUANTITIES))
+        return shard_works(self._known, shards, self.task)
 
     def own_ms(self, shards: Sequence[Shard]) -> FloatArray:
         """(S,) ms that each shard adds to its rank."""

@@ -209,8 +209,9 @@ def step_groups(
         by_task.setdefault(plan.task.task_id, []).append(plan)
     for task_id, own in by_task.items():
         held = params.plans_held(own, modules)
-        if held < min(len(own), params.most_plans_held):
-            _LOGGER.info("%s: memory has room for %d of %d plans at once; groups take turns", task_id, held, len(own))
+        if held < len(own):
+            message = "%s: memory and most_plans_held (%d) have room for %d of %d plans at once; groups take turns"
+            _LOGGER.info(message, task_id, params.most_plans_held, held, len(own))
         for start in range(0, len(own), held):
             yield Group(tuple(own[start : start + held]), tuple(batches_by_task[task_id]))
 
