@@ -1,5 +1,8 @@
 """Kedro settings of the project."""
 
+import atexit
+import gc
+
 from neuroshard_pipeline.hooks import LineageHooks, ParameterHooks, ProgressHooks, SummaryHooks, ThreadHooks
 from neuroshard_pipeline.pipelines.preflight import PreflightHooks
 from neuroshard_pipeline.run_lock import LockHooks
@@ -12,3 +15,7 @@ CONFIG_LOADER_ARGS = {
     # With "soft" merging, an environment or conf/local may change one nested parameter without repeating the others.
     "merge_strategy": {"parameters": "soft", "globals": "soft"},
 }
+
+# Most objects of a run live until its end. It searches for garbage less often, and not when it ends.
+gc.set_threshold(100_000, 20, 100)
+atexit.register(gc.freeze)

@@ -105,7 +105,7 @@ def _priced(xp: Xp, weights: Weights, powers: Weights, sums: Array) -> Array:
     opened = sigmoid(xp, pressure @ powers["gate.log_weight"] + weights["gate.bias"])  # (E, N, D * G)
     gated = sums[..., DIRECTIONS : DIRECTIONS * (1 + gates)] * opened
     absent = 1.0 - sums[..., -once:]
-    present = 1.0 - xp.maximum(absent, xp.zeros_like(absent))  # 1 as soon as one shard has the launch term
+    present = 1.0 - xp.maximum(absent, 0.0 * absent)  # 1 as soon as one shard has the launch term
     total = sums[..., :DIRECTIONS] + powers["log_launch"] + present @ powers["once.log_cost"]
     for gate in range(gates):
         total = total + gated[..., gate * DIRECTIONS : (gate + 1) * DIRECTIONS]

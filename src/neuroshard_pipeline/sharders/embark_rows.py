@@ -133,14 +133,8 @@ class EmbarkRows:
 
     def placement(self, found: Found) -> Placement:
         """Shards and ranks of a placement in which every unit has room."""
-        placed = [
-            placed
-            for unit, (forms, at), first in zip(
-                self._problem.units, self._chosen(found.state), found.first_rank.tolist(), strict=True
-            )
-            if forms
-            for placed in self._placed(unit, forms[at], first)
-        ]
+        units = zip(self._problem.units, self._chosen(found.state), found.first_rank.tolist(), strict=True)
+        placed = [each for unit, (forms, at), first in units if forms for each in self._placed(unit, forms[at], first)]
         for unit in self._replicas:
             replica = whole(self._problem.task.tables[unit.members[0]], "data_parallel")
             placed += [(replica, rank) for rank in range(self._problem.task.world_size)]

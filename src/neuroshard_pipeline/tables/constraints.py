@@ -120,7 +120,7 @@ class Constraints:
 
         `TABLE_WISE` without `column_wise`, and `split` of False, become a `max_shards` of 1.
         """
-        own = self._by_table.get(table, TableConstraint(table))
+        own = self._by_table.get(table) or TableConstraint(table)
         types = _common_types(own.sharding_types, self.sharding_types)
         is_whole = not own.split or (types is not None and TABLE_WISE in types and "column_wise" not in types)
         limits = [limit for limit in (own.max_shards, self.max_shards, 1 if is_whole else None) if limit is not None]
