@@ -35,6 +35,7 @@ MODULES = [
     "neuroshard_pipeline.cli",
     "neuroshard_pipeline.settings",
     "neuroshard_pipeline.pipeline_registry",
+    "neuroshard_pipeline.workers.frozen",
 ]
 
 

@@ -52,6 +52,7 @@ _SHORT_US = 50.0  # shorter times consist mostly of launches; these times count 
 _SHORT_WEIGHT = 0.4
 _RANGE_WEIGHT = 0.1  # of the distance from the middle of the range
 _INLIER = 0.1  # relative errors above this count linearly
+_FROM_EDGE = 1e-3  # share of a range by which a fit starts inside of it
 
 #: What remains of a published backward pass without its part `reduction`, two kernels that add up gradients and update
 #: rows.
@@ -86,12 +87,15 @@ def trust_of(source: str) -> float:
     return max((weight for words, weight in TRUSTED.items() if words in source), default=0.0)
 
 
-def fit_kernels(rows: Sequence[PublishedLookup], devices: Mapping[str, DeviceParams]) -> KernelParams:
+def fit_kernels(
+    rows: Sequence[PublishedLookup], devices: Mapping[str, DeviceParams], start: KernelParams | None = None
+) -> KernelParams:
     """The shared numbers that describe the trusted rows best.
 
     Args:
         rows: published lookups; those of other sources than `TRUSTED` are ignored.
         devices: GPUs by name.
+        start: numbers from which the fit starts; None for the middle of every range.
 
     Raises:
         MeasurementError: no row is trusted.
@@ -115,7 +119,9 @@ def fit_kernels(rows: Sequence[PublishedLookup], devices: Mapping[str, DevicePar
         return np.concatenate([errors, _RANGE_WEIGHT * (logarithms - middle) / (high - low)])
 
     kept = {"loss": "soft_l1", "f_scale": _INLIER, "diff_step": 1e-3, "ftol": 1e-6}  # smaller: 0.5 % other numbers
-    fit = least_squares(residuals, middle, bounds=(low, high), **kept)
+    first = middle if start is None else np.log([getattr(start, name) for name in names])
+    inside = np.clip(first, low + _FROM_EDGE * (high - low), high - _FROM_EDGE * (high - low))
+    fit = least_squares(residuals, inside, bounds=(low, high), **kept)
     return KernelParams(**dict(zip(names, np.exp(fit.x).tolist(), strict=True)))
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from search.settings import QUICK_SEARCH
 
 import neuroshard_pipeline as ns
 from neuroshard_pipeline.advice import lines as module
@@ -33,8 +34,7 @@ def models():
 @pytest.fixture(scope="module")
 def settings():
     given = SharderSettings()
-    quick = given.search.model_copy(update={"max_steps": 2})
-    return replace(given, search=quick, local_search=given.local_search.model_copy(update={"max_rounds": 0}))
+    return replace(given, search=QUICK_SEARCH, local_search=given.local_search.model_copy(update={"max_rounds": 0}))
 
 
 @pytest.fixture(scope="module")

@@ -281,7 +281,8 @@ def test_workers_of_a_killed_campaign_end_by_themselves(tmp_path):
     os.kill(campaign.pid, signal.SIGKILL)
     campaign.join()
     _, alive = psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=20)
-    assert not alive
+    # Where nothing collects orphans, as in a container without an init process, a worker that has ended is a zombie.
+    assert {process.status() for process in alive} <= {psutil.STATUS_ZOMBIE}
 
 
 def test_the_date_is_that_of_the_last_visit(compute_params, compute_samples):

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from search.settings import QUICK_SEARCH
 
 import neuroshard_pipeline as ns
 from neuroshard_pipeline.replanning.present import Present, judge
@@ -31,7 +32,7 @@ def models():
 @pytest.fixture(scope="module")
 def settings():
     given = SharderSettings()
-    return replace(given, local_search=given.local_search.model_copy(update={"max_rounds": 3}))
+    return replace(given, search=QUICK_SEARCH, local_search=given.local_search.model_copy(update={"max_rounds": 3}))
 
 
 @pytest.fixture(scope="module")

@@ -13,4 +13,7 @@ PAPER_SEARCH = SearchParams(
     num_candidates=10, beam_width=3, max_steps=10, num_caps=11, min_cap_ratio=1.0, max_cap_ratio=1.5
 )
 
+#: Those of `--env test`: a search takes a third of the time, and on small tasks it finds nearly the same plans.
+QUICK_SEARCH = PAPER_SEARCH.model_copy(update={"num_candidates": 3, "beam_width": 2, "max_steps": 2, "num_caps": 4})
+
 LOCAL_SEARCH = LocalSearchParams(max_rounds=100, time_budget_seconds=0.0, moves_per_round=64, perturbation_moves=3)

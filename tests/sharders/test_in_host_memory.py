@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from search.settings import LOCAL_SEARCH, PAPER_SEARCH, WEIGHTS_AND_OPTIMIZER
+from search.settings import LOCAL_SEARCH, QUICK_SEARCH, WEIGHTS_AND_OPTIMIZER
 from search.small_step import step_models
 from search.tasks import random_tables
 
@@ -27,7 +27,7 @@ from neuroshard_pipeline.tables.table import Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
 MEMORY = WEIGHTS_AND_OPTIMIZER
-SETTINGS = SharderSettings(PAPER_SEARCH, LOCAL_SEARCH.model_copy(update={"max_rounds": 5}), MEMORY)
+SETTINGS = SharderSettings(QUICK_SEARCH, LOCAL_SEARCH.model_copy(update={"max_rounds": 5}), MEMORY)
 PLENTY = 2**40
 COLUMNS_ONLY = Constraints(sharding_types=("column_wise",))
 

@@ -5,7 +5,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from search.settings import LOCAL_SEARCH, PAPER_SEARCH, WEIGHTS_AND_OPTIMIZER
+from search.settings import LOCAL_SEARCH, QUICK_SEARCH, WEIGHTS_AND_OPTIMIZER
 from search.small_step import step_models
 from sequence_draws import sequence_tables
 
@@ -27,7 +27,7 @@ from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.tables.tiers import Cuts, cuts_of, parent_tables, tiered_task
 
-SETTINGS = SharderSettings(PAPER_SEARCH, LOCAL_SEARCH.model_copy(update={"max_rounds": 10}), default_memory())
+SETTINGS = SharderSettings(QUICK_SEARCH, LOCAL_SEARCH.model_copy(update={"max_rounds": 10}), default_memory())
 H100 = load_cost_models("h100")
 
 

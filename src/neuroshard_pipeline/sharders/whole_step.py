@@ -3,8 +3,7 @@
 Tables that are replicated or cut by rows are *spread*. The search tries the most promising sets of spread tables
 (`search.spread_choice`). For each set, it places the other tables, whole or split by columns. Beam searches start from
 the best of these placements, and a local search improves the results. Another one cuts tables that lie on one host each
-into column blocks and moves the blocks. The last ones balance both halves of the step (`search.halves`) and try changes
-of single tables (`search.polish`).
+into column blocks and moves these. The last ones balance both halves of the step, and change single tables.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,9 +40,8 @@ _NUM_SETS, _NUM_SETS_IF_LARGE = 8, 3
 _MOST_TRIED = 4
 
 #: Number of starting points from which a beam search runs, and of results that are improved further in tiny tasks (3
-#: instead of 2 lower predicted costs of 250 random tasks by 0.3 %, at most by 38 %). In large tasks, no beam search
-#: runs: in none of eight tasks, it lowered the cost. In small ones (`_SMALL`), one more runs from the best further
-#: starting point without spread tables.
+#: instead of 2 lower predicted costs of 250 random tasks by 0.3 %, at most by 38 %). Small tasks (`_SMALL`) have one
+#: more beam search, from a start without spread tables. Large tasks have none: it lowered none of eight costs.
 _NUM_SEARCHED = 3
 
 #: In tasks with at most this many tables times ranks, the local search improves the results of several beam searches.
@@ -51,8 +49,7 @@ _NUM_SEARCHED = 3
 _SMALL = 500
 
 #: Tasks with at most this many tables times ranks end with `search.polish`. It lowers predicted costs of random tasks
-#: of this size by up to a fifth; those of larger tasks (MLPerf's tables on 8 and 16 ranks, published ones on 4) fall by
-#: 0.2 % at most.
+#: of this size by up to a fifth, those of larger ones (MLPerf's tables on 8 and 16 ranks) by 0.2 % at most.
 _TINY = 128
 
 #: The local search improves a beam search's result only if its cost is at most this multiple of the lowest one. On the

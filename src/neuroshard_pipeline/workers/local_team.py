@@ -17,7 +17,7 @@ from neuroshard_pipeline.workers.team import JobServer, SetUp, TeamFailedError, 
 
 #: Workers are forked from a server that has imported the needed modules, but has no threads or locks of this process.
 START_METHOD = "forkserver"
-_ALWAYS = ("neuroshard_pipeline.workers", "torch")
+_ALWAYS, _LAST = ("neuroshard_pipeline.workers", "torch"), "neuroshard_pipeline.workers.frozen"
 _EXIT_GRACE_S = 5.0
 #: Held while a process starts, because `_without_main` changes a global variable of the interpreter.
 _STARTING = threading.Lock()
@@ -55,7 +55,7 @@ class LocalTeam:
         self._setup = setup
         self._arguments = arguments
         self._spawn = spawn
-        self._preload = [*_ALWAYS, *preload]
+        self._preload = [*_ALWAYS, *preload, _LAST]
         self._members: list[_Member] = []
         self._closed = False
 
