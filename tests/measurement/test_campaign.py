@@ -151,8 +151,8 @@ def test_a_rank_that_dies_becomes_error_rows_and_the_rest_is_measured(comm_param
     failed = frame[frame["error"].notna()]
     assert set(failed["sample_id"]) == {"comm-deadly"}
     assert failed["rank"].tolist() == [0, 1, 2]
-    # The survivor may notice the closed connection before the parent process notices the death.
-    assert any(word in failed["error"].iloc[0] for word in ("died", "Connection closed"))
+    # A survivor may notice that the connection is closed or reset before the parent process notices the death.
+    assert any(word in failed["error"].iloc[0] for word in ("died", "gloo"))
     assert (frame.loc[frame["error"].isna(), "forward_ms"] > 0).all()
 
 
