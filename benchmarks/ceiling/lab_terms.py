@@ -17,7 +17,8 @@ import numpy as np
 
 from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.errors import NeuroShardError
-from neuroshard_pipeline.lab.device import ModelledDevice, hot_blocks
+from neuroshard_pipeline.lab.device import ModelledDevice
+from neuroshard_pipeline.lab.lookup_work import hot_blocks
 from neuroshard_pipeline.lab.lookups import lookup_of_shards
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.sharders.usable_types import usable_types

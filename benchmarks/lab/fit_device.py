@@ -9,7 +9,7 @@ less. A number that the rows do not determine stays in the middle of its range.
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from published_lookups import Part, PublishedLookup
@@ -18,6 +18,7 @@ from scipy.optimize import least_squares
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.lab.device import DeviceParams, KernelParams, LookupTime, ModelledDevice
+from neuroshard_pipeline.lab.lookup_work import LookupWork, lookup_work
 
 BACKWARD_KERNELS = 19  # launches of one backward pass in the published traces of A100
 
@@ -52,7 +53,6 @@ _SHORT_US = 50.0  # shorter times consist mostly of launches; these times count 
 _SHORT_WEIGHT = 0.4
 _RANGE_WEIGHT = 0.1  # of the distance from the middle of the range
 _INLIER = 0.1  # relative errors above this count linearly
-_FROM_EDGE = 1e-3  # share of a range by which a fit starts inside of it
 
 #: What remains of a published backward pass without its part `reduction`, two kernels that add up gradients and update
 #: rows.
@@ -66,13 +66,13 @@ class _Target(NamedTuple):
     weight: float
 
 
-def reduction_us(time: LookupTime) -> float:
+def reduction_us(time: LookupTime) -> Any:
     """Time of the two backward kernels that reduce gradients and update rows: one by warps, one by blocks."""
     parts = time.backward_parts
     return parts["launch"] * 2 / BACKWARD_KERNELS + parts["reduce"] + parts["update"]
 
 
-def predicted_us(time: LookupTime, part: Part) -> float:
+def predicted_us(time: LookupTime, part: Part) -> Any:
     """The modelled time that corresponds to a published part."""
     return {
         "forward": time.forward_us,
@@ -87,15 +87,12 @@ def trust_of(source: str) -> float:
     return max((weight for words, weight in TRUSTED.items() if words in source), default=0.0)
 
 
-def fit_kernels(
-    rows: Sequence[PublishedLookup], devices: Mapping[str, DeviceParams], start: KernelParams | None = None
-) -> KernelParams:
+def fit_kernels(rows: Sequence[PublishedLookup], devices: Mapping[str, DeviceParams]) -> KernelParams:
     """The shared numbers that describe the trusted rows best.
 
     Args:
         rows: published lookups; those of other sources than `TRUSTED` are ignored.
         devices: GPUs by name.
-        start: numbers from which the fit starts; None for the middle of every range.
 
     Raises:
         MeasurementError: no row is trusted.
@@ -103,25 +100,29 @@ def fit_kernels(
     trusted = [row for row in rows if trust_of(row.source) > 0]
     if not trusted:
         raise MeasurementError("no published lookup of a trusted source to fit to; see fit_device.TRUSTED")
-    targets, presets = _targets(trusted), {row.preset for row in trusted}
-    names = list(BOUNDS)
+    targets, names = _targets(trusted), list(BOUNDS)
+    published, weights = (np.array([getattr(each, of) for each in targets]) for of in ("published_us", "weight"))
+    groups: dict[tuple[str, str], list[int]] = {}  # targets by GPU and part
+    for place, target in enumerate(targets):
+        groups.setdefault((trusted[target.row].preset, target.part), []).append(place)
+    works = {
+        group: _stacked([_work(trusted[targets[place].row], devices) for place in places])
+        for group, places in groups.items()
+    }
     low, high = (np.log([BOUNDS[name][side] for name in names]) for side in (0, 1))
     middle = (low + high) / 2
 
     def residuals(logarithms: FloatArray) -> FloatArray:
         kernels = KernelParams(**dict(zip(names, np.exp(logarithms).tolist(), strict=True)))
-        modelled = {name: ModelledDevice(device=devices[name], kernels=kernels) for name in presets}
-        times = [modelled[row.preset].time(row.lookup) for row in trusted]
-        errors = [
-            target.weight * np.log(_target_us(times[target.row], target.part) / target.published_us)
-            for target in targets
-        ]
+        predicted = np.empty(len(targets))
+        for (preset, part), places in groups.items():
+            time = ModelledDevice(device=devices[preset], kernels=kernels).time_of_work(works[preset, part])
+            predicted[places] = _target_us(time, part)
+        errors = weights * np.log(predicted / published)
         return np.concatenate([errors, _RANGE_WEIGHT * (logarithms - middle) / (high - low)])
 
     kept = {"loss": "soft_l1", "f_scale": _INLIER, "diff_step": 1e-3, "ftol": 1e-6}  # smaller: 0.5 % other numbers
-    first = middle if start is None else np.log([getattr(start, name) for name in names])
-    inside = np.clip(first, low + _FROM_EDGE * (high - low), high - _FROM_EDGE * (high - low))
-    fit = least_squares(residuals, inside, bounds=(low, high), **kept)
+    fit = least_squares(residuals, middle, bounds=(low, high), **kept)
     return KernelParams(**dict(zip(names, np.exp(fit.x).tolist(), strict=True)))
 
 
@@ -149,7 +150,24 @@ def fits_without_sources(
     return {source: fits.get(group_of(source), everything) for source in sources}
 
 
-def _target_us(time: LookupTime, part: str) -> float:
+def _work(row: PublishedLookup, devices: Mapping[str, DeviceParams]) -> LookupWork:
+    return lookup_work(row.lookup, devices[row.preset].l2_mib * 2**20)
+
+
+def _stacked(works: Sequence[LookupWork]) -> LookupWork:
+    """The work of L lookups in arrays (L,) and (L, S); to the largest number of shards, shards without ids are added."""
+    most = max(len(work.ids_per_bag) for work in works)
+    padded = [
+        work._replace(
+            reads_per_row=np.pad(work.reads_per_row, (0, most - len(work.reads_per_row))),
+            ids_per_bag=np.pad(work.ids_per_bag, (0, most - len(work.ids_per_bag))),
+        )
+        for work in works
+    ]
+    return LookupWork(*(np.array(values) for values in zip(*padded, strict=True)))
+
+
+def _target_us(time: LookupTime, part: str) -> Any:
     if part == _PREPARATION:
         return time.backward_us - reduction_us(time)
     return predicted_us(time, part)  # type: ignore[arg-type]

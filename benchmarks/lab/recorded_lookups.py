@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from published_lookups import PublishedLookup
 
 from neuroshard_pipeline.lab.lookups import lookup_of_shards
 from neuroshard_pipeline.measurement import RecordingParams, open_recording
 from neuroshard_pipeline.tables.frames import compute_samples_from_frame
+from neuroshard_pipeline.tables.samples import ComputeSample
 
 FOLDER = Path(__file__).resolve().parents[2] / "data" / "01_raw" / "h200"
 PRESET = "h200"
@@ -20,9 +23,7 @@ _FITTED, _CHECKED = 600, 1000
 
 def recorded_lookups(fitted: bool, folder: Path = FOLDER) -> list[PublishedLookup]:
     """The samples of a recording that the fit sees (`fitted`), or others."""
-    recording = open_recording(RecordingParams(folder=str(folder), modelled_device=None))
-    samples = compute_samples_from_frame(recording.samples, recording.pool, recording.settings)
-    costs = recording.costs.set_index("sample_id")
+    samples, costs = _read(folder)
     order = np.random.default_rng(0).permutation(len(samples))
     return [
         PublishedLookup(
@@ -33,9 +34,16 @@ def recorded_lookups(fitted: bool, folder: Path = FOLDER) -> list[PublishedLooku
             kernel="forward and backward",
             lookup=lookup_of_shards(sample.shards, sample.batch_size, sample.optimizer),
             times_us={
-                "forward": 1e3 * costs.at[sample.sample_id, "forward_ms"],
-                "backward": 1e3 * costs.at[sample.sample_id, "backward_ms"],
+                "forward": 1e3 * costs.loc[sample.sample_id, "forward_ms"],
+                "backward": 1e3 * costs.loc[sample.sample_id, "backward_ms"],
             },
         )
         for sample in (samples[at] for at in (order[:_FITTED] if fitted else order[_FITTED : _FITTED + _CHECKED]))
     ]
+
+
+@cache
+def _read(folder: Path) -> tuple[list[ComputeSample], pd.DataFrame]:
+    recording = open_recording(RecordingParams(folder=str(folder), modelled_device=None))
+    samples = compute_samples_from_frame(recording.samples, recording.pool, recording.settings)
+    return samples, recording.costs.set_index("sample_id")

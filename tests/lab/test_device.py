@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuroshard_pipeline.errors import MeasurementError
-from neuroshard_pipeline.lab.device import device_names, hot_blocks, lookup_cost_ms, missed_reads, modelled_device
+from neuroshard_pipeline.lab.device import device_names, lookup_cost_ms, modelled_device
+from neuroshard_pipeline.lab.lookup_work import hot_blocks, missed_reads
 from neuroshard_pipeline.lab.lookups import Lookup, lookup_of_shards
 from neuroshard_pipeline.tables.table import NUM_REUSE_BINS, Table, whole
 

@@ -26,37 +26,24 @@ Backward, 19 kernels:
     host       the state of each weight (Adagrad, Adam) crosses the host link if its row is in managed memory; the row
                does, too, if there is no cache. Row-wise Adagrad has its state in GPU memory.
 
-The most frequently read rows of a table stay in L2, as many as fit.
-
-Shapes: S shards of one fused lookup, 17 reuse bins (`tables.table.REUSE_BIN_EDGES`).
+Bytes and counts are those of `lab.lookup_work`, which do not depend on the kernels' numbers.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.errors import MeasurementError, did_you_mean
+from neuroshard_pipeline.lab.lookup_work import LookupWork, lookup_work
 from neuroshard_pipeline.lab.lookups import Lookup, lookup_of_shards
 from neuroshard_pipeline.lab.params import lab_values
 from neuroshard_pipeline.parameters import Parameters
-from neuroshard_pipeline.tables.table import REUSE_BIN_EDGES, Shard
+from neuroshard_pipeline.tables.table import Shard
 
-ID_BYTES = 8  # FBGEMM takes int64 ids and offsets
-STATE_BYTES = 4  # optimizer state is fp32
-WEIGHT_BYTES = 4  # weights of ids are fp32
-L2_SECTOR = 32  # bytes of the smallest transfer between L2 and an SM (CUDA programming guide)
-HBM_BURST = 64  # bytes of the smallest transfer between HBM and L2 on A100 and H100
 WARPS_PER_SM = 64  # resident warps of an SM of V100, A100 and H100 (CUDA programming guide, compute capabilities)
-NUMBERS_PER_WARP = 128  # FBGEMM: each of the 32 threads of a warp reads 4 numbers of a row at once
-IDS_PER_WARP = 32  # FBGEMM: a row with more ids is reduced by a block of threads (max_segment_length_per_warp)
-IDS_PER_BLOCK = 1024  # FBGEMM: a row with more ids is reduced by several blocks (max_segment_length_per_cta)
-_FIRST_HOT_BIN = REUSE_BIN_EDGES.index(IDS_PER_WARP) + 1
-
-#: Optimizer state of a row, in numbers: for the row as a whole, and for each of its columns.
-_STATES = {"none": (0, 0), "sgd": (0, 0), "rowwise_adagrad": (1, 0), "adagrad": (0, 1), "adam": (0, 2)}
 
 
 class DeviceParams(Parameters):
@@ -122,12 +109,12 @@ class KernelParams(Parameters):
 
 
 class LookupTime(NamedTuple):
-    """Modelled times of one fused lookup in microseconds, and what they consist of."""
+    """Modelled times of a fused lookup in microseconds, and what they consist of; of several lookups, arrays (...)."""
 
-    forward_us: float
-    backward_us: float
-    forward_parts: dict[str, float]
-    backward_parts: dict[str, float]
+    forward_us: Any
+    backward_us: Any
+    forward_parts: dict[str, Any]
+    backward_parts: dict[str, Any]
 
 
 class ModelledDevice(Parameters):
@@ -138,116 +125,64 @@ class ModelledDevice(Parameters):
 
     def time(self, lookup: Lookup) -> LookupTime:
         """Time of one fused lookup, forward and backward."""
-        missed = missed_reads(lookup.rows_of_bin, lookup.ids_of_bin, lookup.row_bytes, self.device.l2_mib * 2**20)
-        forward = self._forward_parts(lookup, missed)
-        backward = self._backward_parts(lookup, forward)
-        bound = max(forward["hbm"], forward["l2"], forward["latency"])
-        forward_us = forward["launch"] + bound + forward["host"]
-        return LookupTime(forward_us, sum(backward.values()), forward, backward)
+        return self.time_of_work(lookup_work(lookup, self.device.l2_mib * 2**20))
 
-    def _forward_parts(self, lookup: Lookup, missed: FloatArray) -> dict[str, float]:
-        streamed = (ID_BYTES * (lookup.ids + lookup.bags) + lookup.bags * lookup.dims * lookup.output_bytes).sum()
-        if lookup.weighted:
-            streamed += (WEIGHT_BYTES * lookup.ids).sum()
-        on_device = float(lookup.placement != "managed")
-        hbm = streamed + on_device * (missed * _whole(lookup.row_bytes, HBM_BURST)).sum()
-        l2 = streamed + (lookup.ids * _whole(lookup.row_bytes, L2_SECTOR)).sum()
+    def time_of_work(self, work: LookupWork) -> LookupTime:
+        """Times (...) of any number of fused lookups, from their work on this GPU (`lookup_work`)."""
+        forward = self._forward_parts(work)
+        kernel = np.maximum(np.maximum(forward["hbm"], forward["l2"]), forward["latency"])
+        backward = self._backward_parts(work, kernel)
+        return LookupTime(forward["launch"] + kernel + forward["host"], sum(backward.values()), forward, backward)
+
+    def _forward_parts(self, work: LookupWork) -> dict[str, Any]:
+        kernels = self.kernels
+        rows = work.cached_row_bytes * (kernels.cache_fetch_share + work.uncached_share * kernels.cache_evict_share)
         return {
-            "launch": self.kernels.forward_launch_us,
-            "hbm": self._hbm_us(hbm),
-            "l2": self._l2_us(l2),
-            "latency": self._latency_us(lookup, missed),
-            "host": self.host_link_us((self._fetched_rows(lookup) * lookup.row_bytes).sum()),
+            "launch": kernels.forward_launch_us,
+            "hbm": self._hbm_us(work.hbm_bytes),
+            "l2": self._l2_us(work.l2_bytes),
+            "latency": self._latency_us(work),
+            "host": self.host_link_us(work.host_row_bytes + rows),
         }
 
-    def _backward_parts(self, lookup: Lookup, forward: dict[str, float]) -> dict[str, float]:
-        kernels, rows = self.kernels, lookup.unique_rows
-        sort_us = self._hbm_us(kernels.sort_bytes_per_id * lookup.ids.sum())
-        states_of_row, states_of_weight = _STATES[lookup.optimizer]
-        state_of_weights = STATE_BYTES * states_of_weight * lookup.dims
-        state = STATE_BYTES * states_of_row + state_of_weights
-        has_update = float(lookup.optimizer != "none")
-        updated = has_update * 2 * rows * (_whole(lookup.row_bytes, L2_SECTOR) + _whole(state, L2_SECTOR))
-        in_host = state_of_weights if lookup.placement == "managed_caching" else lookup.row_bytes + state_of_weights
-        crossing = float(lookup.placement != "device") * has_update * rows * in_host
-        weights_us = 0.0
-        if lookup.weighted:
-            kernel_us = max(forward["hbm"], forward["l2"], forward["latency"])
-            weights_us = sort_us + kernels.weight_gradient_factor * kernel_us
+    def _backward_parts(self, work: LookupWork, kernel_us: Any) -> dict[str, Any]:
+        """`kernel_us` is the time of the forward kernel without its launch."""
+        kernels = self.kernels
+        sort_us = self._hbm_us(kernels.sort_bytes_per_id * work.ids)
+        gradients_us = np.maximum(self._hbm_us(work.gradient_hbm_bytes), self._l2_us(work.gradient_l2_bytes))
         return {
             "launch": kernels.backward_launch_us,
             "sort": sort_us,
-            "reduce": max(self._gradients_us(lookup), kernels.hot_row_us * hot_blocks(lookup) / self.device.sms),
-            "update": self._hbm_us(updated.sum()) * kernels.hbm_efficiency / kernels.update_efficiency,
-            "weights": weights_us,
-            "host": self.host_link_us(crossing.sum()),
+            "reduce": np.maximum(gradients_us, kernels.hot_row_us * work.hot_blocks / self.device.sms),
+            "update": self._hbm_us(work.updated_bytes) * kernels.hbm_efficiency / kernels.update_efficiency,
+            "weights": work.is_weighted * (sort_us + kernels.weight_gradient_factor * kernel_us),
+            "host": self.host_link_us(work.updated_host_bytes),
         }
 
-    def _gradients_us(self, lookup: Lookup) -> float:
-        """Time to read, for every id, the gradient of its bag. Ids are sorted by row, so bags are in random order."""
-        bag_bytes = _whole(lookup.dims * lookup.output_bytes, L2_SECTOR)
-        all_bytes = lookup.bags * bag_bytes
-        missed_share = np.maximum(1.0 - self.device.l2_mib * 2**20 / all_bytes, 0.0)
-        first = np.minimum(lookup.bags, lookup.ids)
-        hbm = (bag_bytes * (first + (lookup.ids - first) * missed_share)).sum()
-        return max(self._hbm_us(hbm), self._l2_us((lookup.ids * bag_bytes).sum()))
-
-    def _latency_us(self, lookup: Lookup, missed: FloatArray) -> float:
+    def _latency_us(self, work: LookupWork) -> Any:
         """Time of all bags if memory had no bandwidth limit. The rows of the last bag come from HBM."""
         kernels = self.kernels
-        further_reads = np.maximum(np.ceil(lookup.dims / NUMBERS_PER_WARP) - 1.0, 0.0)
-        row_us = kernels.row_latency_us * (1.0 + kernels.wide_row_share * further_reads)
-        of_bags = lookup.bags * kernels.bag_latency_us + lookup.ids * row_us + missed * kernels.miss_latency_us
-        last_bag = kernels.bag_latency_us + (row_us + kernels.miss_latency_us) * lookup.ids / lookup.bags
-        return float(of_bags.sum()) / (WARPS_PER_SM * self.device.sms) + float(last_bag.max())
+        of_ids = work.ids + kernels.wide_row_share * work.further_reads
+        of_bags = work.bags * kernels.bag_latency_us + of_ids * kernels.row_latency_us
+        of_bags = of_bags + work.missed_reads * kernels.miss_latency_us
+        row_us = kernels.row_latency_us * (1.0 + kernels.wide_row_share * work.reads_per_row)
+        last_us = ((row_us + kernels.miss_latency_us) * work.ids_per_bag).max(axis=-1) + kernels.bag_latency_us
+        return of_bags / (WARPS_PER_SM * self.device.sms) + last_us
 
-    def _fetched_rows(self, lookup: Lookup) -> FloatArray:
-        """Rows that the forward pass reads from the host, or writes back to it from the cache, (S,)."""
-        rows = lookup.unique_rows
-        if lookup.placement == "managed":  # half of the repeated reads are merged with a read under way
-            return (lookup.ids + rows) / 2
-        if lookup.placement == "managed_caching":
-            kernels = self.kernels
-            return rows * (kernels.cache_fetch_share + (1.0 - lookup.cached_share) * kernels.cache_evict_share)
-        return np.zeros(len(rows))
+    def _hbm_us(self, num_bytes: Any) -> Any:
+        return num_bytes / (1e3 * self.device.hbm_gb_per_s * self.kernels.hbm_efficiency)
 
-    def _hbm_us(self, num_bytes: float) -> float:
-        return float(num_bytes) / (1e3 * self.device.hbm_gb_per_s * self.kernels.hbm_efficiency)
-
-    def _l2_us(self, num_bytes: float) -> float:
+    def _l2_us(self, num_bytes: Any) -> Any:
         bandwidth = self.device.l2_bytes_per_clock * self.device.clock_ghz
-        return float(num_bytes) / (1e3 * bandwidth * self.kernels.l2_efficiency)
+        return num_bytes / (1e3 * bandwidth * self.kernels.l2_efficiency)
 
     def streamed_us(self, num_bytes: FloatArray | float) -> FloatArray:
         """Time in microseconds in which streaming kernels read or write `num_bytes` of GPU memory."""
         return np.asarray(num_bytes / (self.device.hbm_gb_per_s * self.kernels.hbm_efficiency * 1e3))
 
-    def host_link_us(self, num_bytes: float) -> float:
+    def host_link_us(self, num_bytes: Any) -> Any:
         """Time in microseconds in which `num_bytes` cross the link to the host in one direction."""
-        return float(num_bytes) / (1e3 * self.device.host_gb_per_s * self.kernels.host_efficiency)
-
-
-def missed_reads(rows_of_bin: FloatArray, ids_of_bin: FloatArray, row_bytes: FloatArray, l2_bytes: float) -> FloatArray:
-    """Reads of rows that miss L2 if L2 keeps the most frequently read rows of the current table, (S,).
-
-    The forward kernel works through the tables one after another, so that each table has L2 for itself. The first read
-    of a row always misses.
-    """
-    size = rows_of_bin * row_bytes[:, None]  # (S, 17)
-    hotter = np.cumsum(size[:, ::-1], axis=1)[:, ::-1] - size  # bytes of the rows of all hotter bins
-    kept_share = np.clip((l2_bytes - hotter) / np.maximum(size, 1e-9), 0.0, 1.0)
-    repeated = np.maximum(ids_of_bin - rows_of_bin, 0.0)
-    return np.asarray((ids_of_bin - kept_share * repeated).sum(axis=1))
-
-
-def hot_blocks(lookup: Lookup) -> float:
-    """Blocks of threads for the gradients of rows with more than 32 ids: one per 1024 ids, at least one per row."""
-    rows = lookup.rows_of_bin[:, _FIRST_HOT_BIN:]
-    return float(np.maximum(rows, lookup.ids_of_bin[:, _FIRST_HOT_BIN:] / IDS_PER_BLOCK).sum())
-
-
-def _whole(num_bytes: FloatArray, unit: int) -> FloatArray:
-    return np.ceil(num_bytes / unit) * unit
+        return num_bytes / (1e3 * self.device.host_gb_per_s * self.kernels.host_efficiency)
 
 
 def device_names() -> tuple[str, ...]:
