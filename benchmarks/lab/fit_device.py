@@ -155,7 +155,7 @@ def _work(row: PublishedLookup, devices: Mapping[str, DeviceParams]) -> LookupWo
 
 
 def _stacked(works: Sequence[LookupWork]) -> LookupWork:
-    """The work of L lookups in arrays (L,) and (L, S); to the largest number of shards, shards without ids are added."""
+    """The work of L lookups in arrays (L,) and (L, S); lookups of fewer shards get further ones without ids."""
     most = max(len(work.ids_per_bag) for work in works)
     padded = [
         work._replace(
