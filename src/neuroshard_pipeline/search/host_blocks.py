@@ -10,13 +10,13 @@ the lowest predicted cost. The search ends when no change lowers the cost.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.search.plan import Placement
-from neuroshard_pipeline.search.price import placement_cost
+from neuroshard_pipeline.search.price import placement_costs
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.spread import Spread, joined, spread_of
 from neuroshard_pipeline.search.spread_choice import Usable
@@ -43,10 +43,10 @@ def improved_on_hosts(problem: Problem, placement: Placement, usable: Usable) ->
     """
     search = _HostSearch(problem, placement, usable)
     best, blocks = placement, search.blocks
-    cost_ms, loads = search.cost(best)
+    ((cost_ms, loads),) = search.costs([best])
     for _ in range(_MOST_ROUNDS if blocks else 0):
         tried = [(found, changed) for changed in search.changes(blocks, loads) if (found := search.placement(changed))]
-        costs = [search.cost(found) for found, _ in tried]
+        costs = search.costs([found for found, _ in tried])
         number = int(np.argmin([ms for ms, _ in costs])) if costs else -1
         if number < 0 or costs[number][0] >= cost_ms:
             break
@@ -72,11 +72,13 @@ class _HostSearch:
                 hosts[shard.table.name][shard.column_offset] = (shard.embedding_dim, rank // task.ranks_per_host)
         self.blocks: Blocks = {name: tuple(of[at] for at in sorted(of)) for name, of in hosts.items()}
 
-    def cost(self, placement: Placement) -> tuple[float, IntArray]:
-        """Predicted cost in ms, and the hosts in descending order of their busiest ranks' cost without all-to-alls."""
-        task, (cost_ms, parts) = self._problem.task, placement_cost(self._problem, placement)
-        loads = parts.own_ms.reshape(task.num_hosts, task.ranks_per_host).max(axis=1)
-        return cost_ms, np.argsort(-loads, kind="stable")
+    def costs(self, placements: Sequence[Placement]) -> list[tuple[float, IntArray]]:
+        """Predicted costs in ms, and the hosts in descending order of their busiest ranks' cost without all-to-alls."""
+        task, found = self._problem.task, list[tuple[float, IntArray]]()
+        for cost_ms, parts in placement_costs(self._problem, placements):
+            loads = parts.own_ms.reshape(task.num_hosts, task.ranks_per_host).max(axis=1)
+            found.append((cost_ms, np.argsort(-loads, kind="stable")))
+        return found
 
     def placement(self, blocks: Blocks) -> Placement | None:
         """The placement with these blocks; None if it exceeds the memory of a rank or violates constraints."""

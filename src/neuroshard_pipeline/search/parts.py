@@ -92,30 +92,47 @@ def step_parts(
     Raises:
         CostModelError: a shard is not column-wise, and the models have no step cost model.
     """
-    placed = (known := known or ShardCache(task, models)).placed(shards, ranks)
-    parts = Parts(np.zeros((task.world_size, 2)), dim_sums=all_to_alls(task, placed))
-    for of_kernel in placed.by(kernel_of).values():
-        _add_lookups(parts, of_kernel, task, models, known, bounded)
-    if models.step is not None:
-        _add_step(parts, task, placed, models.step, known, bounded)
-    elif any(shard.sharding_type != "column_wise" for shard in placed.shards):
-        raise CostModelError(
-            f"{task.task_id}: these cost models have no step cost model, so they price column_wise plans only; train "
-            "one with: kedro run --pipeline pretrain"
-        )
-    return parts
+    known = known or ShardCache(task, models)
+    return parts_of_steps(task, [known.placed(shards, ranks)], models, known, bounded)[0]
+
+
+def parts_of_steps(
+    task: ShardingTask, plans: Sequence[PlacedShards], models: Models, known: ShardCache, bounded: bool = False
+) -> list[Parts]:
+    """`step_parts` of several plans, with one call of the compute cost model."""
+    steps = [Parts(np.zeros((task.world_size, 2)), dim_sums=all_to_alls(task, placed)) for placed in plans]
+    _add_lookups(steps, plans, task, models, known, bounded)
+    for parts, placed in zip(steps, plans, strict=True):
+        if models.step is not None:
+            _add_step(parts, task, placed, models.step, known, bounded)
+        elif any(shard.sharding_type != "column_wise" for shard in placed.shards):
+            raise CostModelError(
+                f"{task.task_id}: these cost models have no step cost model, so they price column_wise plans only; "
+                "train one with: kedro run --pipeline pretrain"
+            )
+    return steps
 
 
 def _add_lookups(
-    parts: Parts, placed: PlacedShards, task: ShardingTask, models: Models, known: ShardCache, bounded: bool
+    steps: Sequence[Parts],
+    plans: Sequence[PlacedShards],
+    task: ShardingTask,
+    models: Models,
+    known: ShardCache,
+    bounded: bool,
 ) -> None:
-    """Add the cost of one kernel of a group."""
-    sums, used = placed.per_rank(known.embeddings(placed.shards)), placed.per_rank(np.ones(len(placed.shards))) > 0
-    costs = np.where(used[:, None], models.compute.costs_from_sums(sums, task.batch_size), 0.0)
-    parts.compute_ms = parts.compute_ms + costs
-    if bounded:
-        bounds = np.where(used[:, None], models.compute.interval_from_sums(sums, task.batch_size), 0.0)
-        parts.compute_bounds_ms.append((costs.sum(axis=-1), bounds))
+    """Add the costs of all kernels of all groups."""
+    kernels = [(own, of) for own, placed in zip(steps, plans, strict=True) for of in placed.by(kernel_of).values()]
+    if not kernels:
+        return
+    sums = np.stack([of.per_rank(known.embeddings(of.shards)) for _, of in kernels])  # (K, W, H) of K kernels
+    used = np.stack([of.per_rank(np.ones(len(of.shards))) > 0 for _, of in kernels])[..., None]
+    costs = np.where(used, models.compute.costs_from_sums(sums, task.batch_size), 0.0)
+    bounds = np.where(used, models.compute.interval_from_sums(sums, task.batch_size), 0.0) if bounded else costs
+    for (parts, _), own, ends in zip(kernels, costs, bounds, strict=True):
+        parts.compute_ms = parts.compute_ms + own
+        if bounded:
+            parts.compute_bounds_ms.append((own.sum(axis=-1), ends))
 
 
 def outputs_per_sample(shard: Shard, task: ShardingTask) -> float:

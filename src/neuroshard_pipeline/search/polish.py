@@ -15,7 +15,7 @@ import numpy as np
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.errors import DoesNotFitError
 from neuroshard_pipeline.search.plan import Placement
-from neuroshard_pipeline.search.price import placement_cost
+from neuroshard_pipeline.search.price import placement_costs
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.spread import spread_tables
 from neuroshard_pipeline.search.spread_choice import Usable
@@ -42,16 +42,17 @@ def polished(problem: Problem, placement: Placement, usable: Usable) -> Placemen
         placement: where the search starts.
         usable: gives the sharding types that a table may have.
     """
-    best, (cost_ms, parts) = placement, placement_cost(problem, placement)
+    best, ((cost_ms, parts),) = placement, placement_costs(problem, [placement])
     num_priced = num_kept = 0
     tables = sorted(problem.task.tables, key=lambda table: -table.pooling_factor * table.embedding_dim)
     for table in cycle(tables):
         changed = (_joined(problem, found) for found in _changes(problem, _placed(best), table, usable, parts.own_ms))
-        tried = [(*placement_cost(problem, found), found) for found in changed if problem.allows(found)]
+        tried = [found for found in changed if problem.allows(found)]
+        costs = placement_costs(problem, tried)
         num_priced, num_kept = num_priced + len(tried), num_kept + 1
-        least = min(tried, key=lambda entry: entry[0], default=None)
-        if least is not None and least[0] < cost_ms * (1.0 - _LEAST_GAIN):
-            (cost_ms, parts, best), num_kept = least, 0
+        least = min(range(len(tried)), key=lambda place: costs[place][0], default=None)
+        if least is not None and costs[least][0] < cost_ms * (1.0 - _LEAST_GAIN):
+            (cost_ms, parts), best, num_kept = costs[least], tried[least], 0
         if num_kept == len(tables) or num_priced >= _MOST_PRICED:
             break
     return best

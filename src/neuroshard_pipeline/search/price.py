@@ -4,7 +4,8 @@ Shapes: P plans, W ranks, H numbers that describe a shard's cost (shard embeddin
 A rank's *dimension sum* is the number of 4-byte words that it sends per sample in an all-to-all.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.cost_models.comm import CommCostModel
 from neuroshard_pipeline.search.models import Models, device_of, quantised
-from neuroshard_pipeline.search.parts import Parts, step_parts
+from neuroshard_pipeline.search.parts import Parts, parts_of_steps, step_parts
 from neuroshard_pipeline.search.plan import Placement, Plan, PlanCost, RejectedChange
 from neuroshard_pipeline.search.problem import Problem
 
@@ -164,13 +165,15 @@ def price_plan(problem: Problem, placement: Placement, sharder: str, rejected: t
 
 def placement_cost_ms(problem: Problem, placement: Placement) -> float:
     """The predicted cost of a placement for the task of `problem`, as in `price_plan`, but without validation."""
-    return placement_cost(problem, placement)[0]
+    return placement_costs(problem, [placement])[0][0]
 
 
-def placement_cost(problem: Problem, placement: Placement) -> tuple[float, Parts]:
-    """`placement_cost_ms`, and the parts of the step."""
-    parts = step_parts(problem.task, placement.shards, placement.ranks, problem.models, problem.known)
-    return predicted_cost(parts, problem.models, problem.task.batch_size).embedding_cost_ms, parts
+def placement_costs(problem: Problem, placements: Sequence[Placement]) -> list[tuple[float, Parts]]:
+    """`placement_cost_ms` of several placements, and the parts of their steps; they share calls of the models."""
+    plans = [problem.known.placed(each.shards, each.ranks) for each in placements]
+    steps = parts_of_steps(problem.task, plans, problem.models, problem.known)
+    costs = predicted_costs(steps, problem.models, problem.task.batch_size)
+    return [(cost.embedding_cost_ms, parts) for cost, parts in zip(costs, steps, strict=True)]
 
 
 def priced(plan: Plan, models: Models) -> Plan:
@@ -184,20 +187,32 @@ def halves_ms(parts: Parts, models: Models, batch_size: int) -> FloatArray:
     The first half is the input dist, the forward lookups and all of the module's work. The second half is the backward
     all-to-all, the backward lookups and the reductions.
     """
-    return _halves(parts, _backward_comm_ms(parts, models, batch_size))
+    return _halves(parts, _backward_comm_ms([parts], models, batch_size)[0])
 
 
 def predicted_cost(parts: Parts, models: Models, batch_size: int) -> PlanCost:
-    """The cost of a plan from its parts.
+    """The cost of a plan from its parts (`predicted_costs`)."""
+    return predicted_costs([parts], models, batch_size)[0]
+
+
+def predicted_costs(steps: Sequence[Parts], models: Models, batch_size: int) -> list[PlanCost]:
+    """The costs of plans from their parts, with few calls of the communication cost model.
 
     In the first forward all-to-all, the ranks wait for the rank with the largest sum of both halves (`halves_ms`). If
     they exchange ids, they also wait between the second half of a step and the first half of the next one. The time
     that this adds to the step is part of the input dist of all ranks.
     """
-    backward_ms = _backward_comm_ms(parts, models, batch_size)
-    forward_ms = np.zeros(len(parts.compute_ms))
-    for dims, skews in _forward_exchanges(parts, backward_ms):
-        forward_ms = forward_ms + models.comm.forward_ms(dims, skews, _samples(dims, batch_size)).ravel()
+    backward = _backward_comm_ms(steps, models, batch_size)
+    exchanges = [
+        (number, *each)
+        for number, (parts, own_ms) in enumerate(zip(steps, backward, strict=True))
+        for each in _forward_exchanges(parts, own_ms)
+    ]
+    forward = _sum_of_exchanges(steps, exchanges, models.comm.forward_ms, batch_size)
+    return [_plan_cost(*of_plan) for of_plan in zip(steps, forward, backward, strict=True)]
+
+
+def _plan_cost(parts: Parts, forward_ms: FloatArray, backward_ms: FloatArray) -> PlanCost:
     halves = _halves(parts, backward_ms)
     second_wait_ms = max(halves.max(axis=0).sum() - halves.sum(axis=1).max(), 0.0) if parts.exchanges_ids else 0.0
     return PlanCost(
@@ -211,10 +226,28 @@ def predicted_cost(parts: Parts, models: Models, batch_size: int) -> PlanCost:
     )
 
 
-def _backward_comm_ms(parts: Parts, models: Models, batch_size: int) -> FloatArray:
-    """(W,) cost of all backward all-to-alls."""
-    costs = [models.comm.backward_ms(dims, _samples(dims, batch_size)).ravel() for dims in parts.dim_sums.values()]
-    return np.asarray(sum(costs, start=np.zeros(len(parts.compute_ms))))
+def _backward_comm_ms(steps: Sequence[Parts], models: Models, batch_size: int) -> list[FloatArray]:
+    """(W,) cost of all backward all-to-alls of each step."""
+    exchanges = [(number, dims) for number, parts in enumerate(steps) for dims in parts.dim_sums.values()]
+    return _sum_of_exchanges(steps, exchanges, models.comm.backward_ms, batch_size)
+
+
+def _sum_of_exchanges(
+    steps: Sequence[Parts], exchanges: Sequence[tuple[Any, ...]], price: Callable[..., FloatArray], batch_size: int
+) -> list[FloatArray]:
+    """(W,) cost of all exchanges of each step; one call of `price` for all of one shape.
+
+    An exchange is the number of its step, its dimension sums and, if it is forward, its start skews.
+    """
+    found = [np.zeros(len(parts.compute_ms)) for parts in steps]
+    costs: dict[int, FloatArray] = {}
+    for shape in dict.fromkeys(dims.shape for _, dims, *_ in exchanges):
+        same = [place for place, (_, dims, *_) in enumerate(exchanges) if dims.shape == shape]
+        arrays = [np.stack(values) for values in zip(*(exchanges[place][1:] for place in same), strict=True)]
+        costs |= zip(same, price(*arrays, _samples(arrays[0][0], batch_size)), strict=True)
+    for place, (number, *_) in enumerate(exchanges):
+        found[number] = found[number] + costs[place].ravel()
+    return found
 
 
 def _halves(parts: Parts, backward_ms: FloatArray) -> FloatArray:

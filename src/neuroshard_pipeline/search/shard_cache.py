@@ -13,6 +13,9 @@ from neuroshard_pipeline.tables.step_work import QUANTITIES, shard_work
 from neuroshard_pipeline.tables.table import Shard
 from neuroshard_pipeline.tables.task import ShardingTask
 
+#: Number of plans whose distinct shards are known at a time.
+_MOST_PLACED = 64
+
 #: What equal shards of one task have in common: table, width, rows and sharding type.
 ShardKey = tuple[str, int, int, str]
 
@@ -24,13 +27,16 @@ class ShardCache:
         self._task, self._models = task, models
         self._embedded: dict[ShardKey, FloatArray] = {}
         self._works: dict[ShardKey, FloatArray] = {}
-        self._last: tuple[Sequence[Shard], Sequence[int], PlacedShards] | None = None
+        self._placed: dict[tuple[int, int], tuple[Sequence[Shard], Sequence[int], PlacedShards]] = {}
 
     def placed(self, shards: Sequence[Shard], ranks: Sequence[int]) -> PlacedShards:
-        """`placed_shards`; the last result is known, because placements are checked before they are priced."""
-        if self._last is None or self._last[0] is not shards or self._last[1] is not ranks:
-            self._last = shards, ranks, placed_shards(shards, ranks, self._task.world_size)
-        return self._last[2]
+        """`placed_shards`; the last results are known, because placements are checked before they are priced."""
+        key = id(shards), id(ranks)
+        if key not in self._placed:
+            if len(self._placed) == _MOST_PLACED:
+                self._placed.clear()
+            self._placed[key] = shards, ranks, placed_shards(shards, ranks, self._task.world_size)
+        return self._placed[key][2]
 
     def embeddings(self, shards: Sequence[Shard]) -> FloatArray:
         """(S, H) embeddings of what the kernels of shards of any type see (`shard_embeddings`)."""
