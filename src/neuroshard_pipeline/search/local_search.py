@@ -57,10 +57,14 @@ def local_search(
     deadline = time.perf_counter() + (params.time_budget_seconds or float("inf"))
     best = current = layout_of(start.kinds, start.ranks, problem)
     met = {best.cost: start}
+    known: dict[tuple[bytes, bytes], Layout | None] = {}
     for _ in with_progress(params.max_rounds, "local search"):
         if time.perf_counter() >= deadline:
             break
-        better = _improved(current, problem, params, rng)
+        key, state = (current.kinds.tobytes(), current.ranks.tobytes()), rng.bit_generator.state
+        better = known[key] if key in known else _improved(current, problem, params, rng)
+        if rng.bit_generator.state == state:  # nothing was drawn, so that the layout always leads to this one
+            known[key] = better
         if better is None:
             current = _perturbed(best, problem, params, rng)
             continue

@@ -13,8 +13,8 @@ from neuroshard_pipeline.tables.step_work import QUANTITIES, shard_work
 from neuroshard_pipeline.tables.table import Shard
 from neuroshard_pipeline.tables.task import ShardingTask
 
-#: Number of plans whose distinct shards are known at a time.
-_MOST_PLACED = 64
+#: About how many shards the plans may have together whose distinct shards are known.
+_MOST_PLACED = 100_000
 
 #: What equal shards of one task have in common: table, width, rows and sharding type.
 ShardKey = tuple[str, int, int, str]
@@ -33,7 +33,7 @@ class ShardCache:
         """`placed_shards`; the last results are known, because placements are checked before they are priced."""
         key = id(shards), id(ranks)
         if key not in self._placed:
-            if len(self._placed) == _MOST_PLACED:
+            if len(self._placed) * len(shards) > _MOST_PLACED:
                 self._placed.clear()
             self._placed[key] = shards, ranks, placed_shards(shards, ranks, self._task.world_size)
         return self._placed[key][2]

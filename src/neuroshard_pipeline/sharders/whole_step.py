@@ -24,7 +24,7 @@ from neuroshard_pipeline.search.placement import PlacedState, placed_state
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.polish import polished
 from neuroshard_pipeline.search.presplit import presplit_states
-from neuroshard_pipeline.search.price import placement_cost_ms
+from neuroshard_pipeline.search.price import placement_cost_ms, placement_costs
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.spread import Spread, column_part, column_problem, joined, spread_of, spread_tables
 from neuroshard_pipeline.search.spread_choice import Candidate, SpreadChoice, best_cut
@@ -76,13 +76,13 @@ class _Start:
         spread: the spread tables and their shards.
         columns: the problem of the other tables; None if there are none.
         state: a placement of the other tables, whole or split by columns; None if there are none.
-        cost_ms: predicted cost.
+        cost_ms: predicted cost; not a number until it is priced.
     """
 
     spread: Spread
     columns: Problem | None
     state: PlacedState | None
-    cost_ms: float
+    cost_ms: float = np.nan
 
 
 def whole_step_placement(
@@ -144,8 +144,8 @@ def _searched(problem: Problem, start: _Start, search: SearchParams) -> _Start:
 
 def _cheapest(problem: Problem, start: _Start, found: Sequence[PlacedState]) -> _Start:
     """The cheapest of `start` and the first states `found`."""
-    priced = (_priced(problem, start.spread, start.columns, state) for state in found[:_NUM_PRICED])
-    return min([start, *priced], key=lambda each: each.cost_ms)
+    others = _priced(problem, [replace(start, state=state) for state in found[:_NUM_PRICED]])
+    return min([start, *others], key=lambda each: each.cost_ms)
 
 
 def _improved(
@@ -174,6 +174,7 @@ def _refined(problem: Problem, choice: SpreadChoice, starts: list[_Start], searc
         for candidate in choice.neighbours(starts[0].spread.types)[:_NUM_NEIGHBOURS]:
             with suppress(DoesNotFitError):
                 tried.append(_start(problem, candidate.types, search))
+        tried = _priced(problem, tried)
         if not tried or min(start.cost_ms for start in tried) >= starts[0].cost_ms:
             break
         starts = _in_order([*starts, *tried])
@@ -202,10 +203,10 @@ def _starts(
                 found = [*found, _start(problem, start.spread.types, search, _FEW_BLOCKS)]
     if given is not None:
         found.append(_start_at(problem, given))
-    found = _in_order(found)
+    found = _in_order(_priced(problem, found))
     some = [(start, start.columns) for start in found[: 1 if _is_large(problem) else None] if start.columns is not None]
-    halves = ((start, columns, state) for start, columns in some for state in presplit_states(columns, search))
-    return _in_order([*found, *(_priced(problem, start.spread, columns, state) for start, columns, state in halves)])
+    halves = [replace(start, state=state) for start, columns in some for state in presplit_states(columns, search)]
+    return _in_order([*found, *_priced(problem, halves)])
 
 
 def _in_order(starts: Sequence[_Start]) -> list[_Start]:
@@ -250,12 +251,12 @@ def _start(
     """The starting point with spread tables of these types. Other tables are split only if they do not fit whole."""
     spread = spread_tables(types, problem.task, problem.memory, partial(host_loads_ms, problem), most_blocks)
     columns = column_problem(problem, spread)
-    return _priced(problem, spread, columns, None if columns is None else first_state(columns, search))
+    return _Start(spread, columns, None if columns is None else first_state(columns, search))
 
 
-def _priced(problem: Problem, spread: Spread, columns: Problem | None, state: PlacedState | None) -> _Start:
-    start = _Start(spread, columns, state, 0.0)
-    return replace(start, cost_ms=placement_cost_ms(problem, _placement(problem, start)))
+def _priced(problem: Problem, starts: Sequence[_Start]) -> list[_Start]:
+    costs = placement_costs(problem, [_placement(problem, start) for start in starts])
+    return [replace(start, cost_ms=cost_ms) for start, (cost_ms, _) in zip(starts, costs, strict=True)]
 
 
 def _start_at(problem: Problem, placement: Placement) -> _Start:
@@ -265,7 +266,7 @@ def _start_at(problem: Problem, placement: Placement) -> _Start:
     if columns is not None:
         kinds, ranks = columns.kinds_of(column_part(placement))
         state = placed_state(kinds, ranks.tolist(), columns)
-    return _Start(spread, columns, state, placement_cost_ms(problem, placement))
+    return _Start(spread, columns, state)
 
 
 def _with_more_cuts(problem: Problem, types: Mapping[str, ShardingType], search: SearchParams) -> _Start:
