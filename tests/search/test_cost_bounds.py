@@ -12,7 +12,7 @@ from neuroshard_pipeline.cost_models.compute import DIRECTIONS, ComputeCostModel
 from neuroshard_pipeline.cost_models.compute_features import WORK_TERMS, shard_features
 from neuroshard_pipeline.cost_models.models import CostModels
 from neuroshard_pipeline.cost_models.network import Network, Normalisation
-from neuroshard_pipeline.search.price import compute_ms_of_sums, embedding_cost_ms
+from neuroshard_pipeline.search.column_costs import compute_ms_of_sums, embedding_cost_ms
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.tables.constraints import Constraints
 from neuroshard_pipeline.tables.table import Shard, Table

@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neuroshard_pipeline.cost_models.models import load_cost_models
+from neuroshard_pipeline.search.column_costs import cheapest_plans, embedding_cost_ms, start_skew_ms
 from neuroshard_pipeline.search.models import quantised
 from neuroshard_pipeline.search.plan import Placement, Plan
-from neuroshard_pipeline.search.price import cheapest_plans, embedding_cost_ms, price_plan, priced, start_skew_ms
+from neuroshard_pipeline.search.price import price_plan, priced
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.sharders.registry import shard
 from neuroshard_pipeline.tables.constraints import Constraints

@@ -16,10 +16,10 @@ import numpy as np
 from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.errors import DoesNotFitError
 from neuroshard_pipeline.replanning.present import Present, stretched
+from neuroshard_pipeline.search.column_costs import compute_ms_of_sums
 from neuroshard_pipeline.search.local_search import column_price_ms
 from neuroshard_pipeline.search.moves import Layout, layout_of
 from neuroshard_pipeline.search.plan import Placement
-from neuroshard_pipeline.search.price import compute_ms_of_sums
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.spread import Spread, column_problem, joined, spread_tables
 from neuroshard_pipeline.tables.table import ShardingType

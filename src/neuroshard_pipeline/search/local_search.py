@@ -14,6 +14,7 @@ import time
 import numpy as np
 
 from neuroshard_pipeline.arrays import FloatArray, IntArray
+from neuroshard_pipeline.search.column_costs import cheapest_plans, communication_ms
 from neuroshard_pipeline.search.moves import (
     Layout,
     Loads,
@@ -27,7 +28,6 @@ from neuroshard_pipeline.search.moves import (
 )
 from neuroshard_pipeline.search.params import LocalSearchParams
 from neuroshard_pipeline.search.placement import PlacedState
-from neuroshard_pipeline.search.price import cheapest_plans, communication_ms
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.progress import with_progress
 

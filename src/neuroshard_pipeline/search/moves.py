@@ -11,8 +11,8 @@ from functools import cached_property
 import numpy as np
 
 from neuroshard_pipeline.arrays import BoolArray, FloatArray, IntArray, distinct
+from neuroshard_pipeline.search.column_costs import communication_ms, compute_ms_of_sums
 from neuroshard_pipeline.search.models import quantised
-from neuroshard_pipeline.search.price import communication_ms, compute_ms_of_sums
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY
 

@@ -22,11 +22,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuroshard_pipeline.arrays import IntArray
+from neuroshard_pipeline.search.column_costs import cheapest_plans
 from neuroshard_pipeline.search.models import COST_UNITS_PER_MS
 from neuroshard_pipeline.search.moves import layout_of
 from neuroshard_pipeline.search.packing import packed
 from neuroshard_pipeline.search.params import SearchParams
-from neuroshard_pipeline.search.price import cheapest_plans
 from neuroshard_pipeline.search.problem import Problem
 
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from neuroshard_pipeline.arrays import BoolArray, FloatArray, IntArray
 from neuroshard_pipeline.cost_models.compute_features import CONTEXT_FEATURES, shard_features
+from neuroshard_pipeline.search.column_costs import embedding_cost_ms
 from neuroshard_pipeline.search.models import COST_UNITS_PER_MS
-from neuroshard_pipeline.search.price import embedding_cost_ms
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.tables.table import whole
 
