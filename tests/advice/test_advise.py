@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from search.settings import QUICK_SEARCH
+from search.settings import QUICK
 
 import neuroshard_pipeline as ns
 from neuroshard_pipeline.advice import lines as module
@@ -17,7 +17,6 @@ from neuroshard_pipeline.advice.what_ifs import with_batch, with_faster_links
 from neuroshard_pipeline.report.advice_page import advice_html, advice_text
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.price import priced
-from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.tables.id_batches import observed
 from neuroshard_pipeline.tables.profile import with_profile
 from neuroshard_pipeline.tables.row_blocks import row_shards
@@ -32,12 +31,6 @@ def models():
 
 
 @pytest.fixture(scope="module")
-def settings():
-    given = SharderSettings()
-    return replace(given, search=QUICK_SEARCH, local_search=given.local_search.model_copy(update={"max_rounds": 0}))
-
-
-@pytest.fixture(scope="module")
 def task():
     tables = [ns.Table(f"t{i}", 40_000 * (i + 1), 32, 1.0 + 9 * (i == 2)) for i in range(4)]
     tables += [ns.Table("words", 100_000, 64, 20.0, pooling="none")]
@@ -48,8 +41,8 @@ def task():
 
 
 @pytest.fixture(scope="module")
-def advice(task, models, settings):
-    return ns.advise(task, models, settings, pairs=1)
+def advice(task, models):
+    return ns.advise(task, models, QUICK, pairs=1)
 
 
 def test_every_line_is_a_plan_of_its_changed_task(task, models, advice):
@@ -106,7 +99,7 @@ def test_frontiers_give_up_more_and_more_and_say_what(task, advice):
     assert sum(line.what_if.given_up > 0 for line in advice.best()) == len(frontiers)
 
 
-def test_an_interrupted_call_has_what_was_planned(task, models, settings, advice, monkeypatch):
+def test_an_interrupted_call_has_what_was_planned(task, models, advice, monkeypatch):
     calls, solve = [], module.solve_all
 
     def interrupted(*args):
@@ -116,7 +109,7 @@ def test_an_interrupted_call_has_what_was_planned(task, models, settings, advice
         return solve(*args)
 
     monkeypatch.setattr(module, "solve_all", interrupted)
-    found = ns.advise(task, models, settings, pairs=1)
+    found = ns.advise(task, models, QUICK, pairs=1)
     assert len(found.lines) == 1
     assert found.pending == len(advice.lines) - 1
     assert f"Interrupted: {found.pending} what-ifs were not planned." in advice_text(found)
@@ -133,16 +126,16 @@ def test_text_page_and_frame_have_every_line(advice):
     assert "modelled: compute costs come from a formula" in page
 
 
-def test_models_without_a_step_cost_model_are_advised_too(models, settings):
+def test_models_without_a_step_cost_model_are_advised_too(models):
     tables = [ns.Table(f"t{i}", 1000 * (i + 1), 16, 2.0) for i in range(3)]
-    found = ns.advise(ns.ShardingTask(tables, WORLD, BATCH, 2**28), replace(models, step=None), settings, pairs=0)
+    found = ns.advise(ns.ShardingTask(tables, WORLD, BATCH, 2**28), replace(models, step=None), QUICK, pairs=0)
     assert {line.what_if.name for line in found.lines} >= {"half-precision communication", "world_size 1"}
 
 
-def test_the_least_is_given_up_if_nothing_fits(models, settings):
+def test_the_least_is_given_up_if_nothing_fits(models):
     tables = [ns.Table(f"t{i}", 1_000_000, 32, 2.0) for i in range(4)]
     task = ns.ShardingTask(tables, WORLD, BATCH, 180 * 2**20)  # 488 MiB of weights on 360 MiB
-    found = ns.advise(task, models, settings, pairs=0)
+    found = ns.advise(task, models, QUICK, pairs=0)
     assert found.today.plan is None
     least = found.frontiers()["narrower embeddings"][0]
     freed = sum(table.weight_bytes for table in tables) - sum(t.weight_bytes for t in least.what_if.change(task).tables)

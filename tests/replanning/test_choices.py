@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from search.settings import QUICK_SEARCH
+from search.settings import QUICK
 
 import neuroshard_pipeline as ns
 from neuroshard_pipeline.replanning.present import Present, judge
@@ -12,7 +12,6 @@ from neuroshard_pipeline.report.replan_tables import VerdictParams, verdict
 from neuroshard_pipeline.search.params import default_memory
 from neuroshard_pipeline.search.price import priced
 from neuroshard_pipeline.search.problem import Problem
-from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.tables.profile import with_profile
 
 WORLD, BATCH = 4, 8192
@@ -30,12 +29,6 @@ def models():
 
 
 @pytest.fixture(scope="module")
-def settings():
-    given = SharderSettings()
-    return replace(given, search=QUICK_SEARCH, local_search=given.local_search.model_copy(update={"max_rounds": 3}))
-
-
-@pytest.fixture(scope="module")
 def task():
     rng = np.random.default_rng(0)
     tables = [drawn_table(number, rng) for number in range(7)]
@@ -43,8 +36,8 @@ def task():
 
 
 @pytest.fixture(scope="module")
-def plan(task, models, settings):
-    return ns.shard(task, models, params=settings)
+def plan(task, models):
+    return ns.shard(task, models, params=QUICK)
 
 
 def changed(task, what):
@@ -71,10 +64,10 @@ def changed(task, what):
 
 
 @pytest.mark.parametrize("what", ["table added", "table grown", "more ranks", "fewer ranks"])
-def test_free_is_never_dearer_and_limits_hold(what, task, plan, models, settings):
+def test_free_is_never_dearer_and_limits_hold(what, task, plan, models):
     now = changed(task, what)
-    found = ns.replan(plan, now, models, (0.02, 0.05), settings)
-    fresh = ns.shard(now, models, params=settings)
+    found = ns.replan(plan, now, models, (0.02, 0.05), QUICK)
+    fresh = ns.shard(now, models, params=QUICK)
     assert found.free.plan.predicted_cost_ms <= fresh.predicted_cost_ms * (1 + 1e-9)
     costs = [choice.plan.predicted_cost_ms for choice in found.choices]
     assert costs == sorted(costs, reverse=True)
@@ -85,8 +78,8 @@ def test_free_is_never_dearer_and_limits_hold(what, task, plan, models, settings
             assert choice.move.rank_bytes <= (0.02 if "0.02" in choice.name else 0.05) * 2**30
 
 
-def test_the_same_task_gives_the_same_plan(task, plan, models, settings):
-    found = ns.replan(plan, task, models, settings=settings)
+def test_the_same_task_gives_the_same_plan(task, plan, models):
+    found = ns.replan(plan, task, models, settings=QUICK)
     assert found.judgement.problems == ()
     assert found.judgement.fits
     assert found.judgement.predicted.embedding_cost_ms == pytest.approx(plan.predicted_cost_ms)
@@ -95,8 +88,8 @@ def test_the_same_task_gives_the_same_plan(task, plan, models, settings):
     assert found.choices[0].move.total_bytes == 0
 
 
-def test_a_plan_of_another_sharder_is_improved_and_the_move_pays(task, models, settings):
-    found = ns.replan(ns.shard(task, models, "random"), task, models, settings=settings)
+def test_a_plan_of_another_sharder_is_improved_and_the_move_pays(task, models):
+    found = ns.replan(ns.shard(task, models, "random"), task, models, settings=QUICK)
     keep, free = found.choices[0], found.free
     assert keep.name == "keep"
     assert (keep.saved_ms, keep.pays_after) == (0.0, None)
@@ -110,8 +103,8 @@ def with_errors(found, share):
     return replace(found, choices=[replace(c, parts_ms=parts) for c, parts in zip(found.choices, wrong, strict=True)])
 
 
-def test_a_gain_within_the_errors_of_the_cost_models_is_no_reason_to_move(task, models, settings):
-    found = ns.replan(ns.shard(task, models, "random"), task, models, settings=settings)
+def test_a_gain_within_the_errors_of_the_cost_models_is_no_reason_to_move(task, models):
+    found = ns.replan(ns.shard(task, models, "random"), task, models, settings=QUICK)
     sure, unsure = with_errors(found, 0.001), with_errors(found, 3.0)
     low, high = sure.free.gain_over(sure.choices[0])
     assert 0 < low < found.free.saved_ms < high

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from row_popularity import row_popularity
-from search.settings import QUICK_SEARCH
+from search.settings import QUICK
 from sequence_draws import SequenceIds, sequence_tables
 
 from neuroshard_pipeline.cost_models.models import load_cost_models
@@ -18,7 +18,6 @@ from neuroshard_pipeline.search.params import default_memory
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.price import price_plan
 from neuroshard_pipeline.search.problem import Problem
-from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.tables.id_batches import counted
 from neuroshard_pipeline.tables.popularity import id_counts
 from neuroshard_pipeline.tables.profile import reuse_histogram
@@ -30,7 +29,6 @@ from neuroshard_pipeline.tables.tiers import Cuts, cuts_of, tiered_task, tiers_o
 WORLD, LOCAL, BATCH, ROWS = 4, 2, 512, 20_000
 CUTS = Cuts(hot_rows=200, host_rows=1_800)
 PARAMS = VerdictParams(steps=100_000, least_saving=0.02)
-SETTINGS = replace(SharderSettings(), search=QUICK_SEARCH)
 
 
 @pytest.fixture(scope="module")
@@ -101,16 +99,16 @@ def test_without_drift_nothing_is_worth_it(models):
     source = SequenceIds(table, row_popularity("published", 50_000))
     planned, other = ({table.name: [source.draw(batch_size, s).indices for s in seeds]} for seeds in ((0, 1), (2, 3)))
     task = ShardingTask([table], 16, batch_size, 2**32, local_world_size=8, tiers=True)
-    plan, rows = plan_day(task, planned, models, SETTINGS)
+    plan, rows = plan_day(task, planned, models, QUICK)
     assert 0 < cuts_of(plan.task)[table.name].hot_rows < 50_000
-    found = replan_day(plan, rows, other, models, SETTINGS)
+    found = replan_day(plan, rows, other, models, QUICK)
     assert found.best(100_000, 0.02) is found.choices[0]
     assert "Take 'keep': no other choice is sure to save enough time in 100,000 steps." in replan_text(found, PARAMS)
 
 
 def test_costs_and_moved_bytes_grow_with_the_drift(plan, source, models):
     days = [a_day(source, share) for share in (0.0, 0.3, 0.8)]
-    found = [replan_day(plan, planned_rows(source), day, models, SETTINGS) for day in days]
+    found = [replan_day(plan, planned_rows(source), day, models, QUICK) for day in days]
     costs = [each.choices[0].plan.predicted_cost_ms for each in found]
     assert [each.choices[0].name for each in found] == ["keep"] * 3
     assert costs == sorted(costs)
@@ -121,7 +119,7 @@ def test_costs_and_moved_bytes_grow_with_the_drift(plan, source, models):
 
 
 def test_heavy_drift_is_worth_a_move_unless_few_steps_follow(plan, source, models):
-    found = replan_day(plan, planned_rows(source), a_day(source, 0.8), models, SETTINGS)
+    found = replan_day(plan, planned_rows(source), a_day(source, 0.8), models, QUICK)
     best = found.best(100_000, 0.02)
     assert best is not found.choices[0]
     assert best.saved_ms > 0
@@ -133,9 +131,9 @@ def test_heavy_drift_is_worth_a_move_unless_few_steps_follow(plan, source, model
 def test_without_tiers_the_choices_are_those_of_replan(source, models):
     day = {source.table.name: [ids[:BATCH] for ids in a_day(source)[source.table.name]]}
     task = ShardingTask([source.table], WORLD, BATCH, 2**30, local_world_size=LOCAL)
-    plan, rows = plan_day(task, day, models, SETTINGS)
+    plan, rows = plan_day(task, day, models, QUICK)
     assert not cuts_of(plan.task)
-    found = replan_day(plan, rows, day, models, SETTINGS)
+    found = replan_day(plan, rows, day, models, QUICK)
     assert found.choices[0].plan.predicted_cost_ms == pytest.approx(plan.predicted_cost_ms, rel=0.01)
 
 
@@ -162,9 +160,9 @@ def test_the_rows_with_the_most_counted_ids_are_popular_in_the_source(source):
 def test_bad_input_is_named(plan, source, models):
     rows, day, name = planned_rows(source), a_day(source), source.table.name
     with pytest.raises(TaskError, match="at least two batches of ids of table 'sequence_0'"):
-        replan_day(plan, rows, {name: day[name][:1]}, models, SETTINGS)
+        replan_day(plan, rows, {name: day[name][:1]}, models, QUICK)
     with pytest.raises(TaskError, match="but 5 popular rows are given"):
-        replan_day(plan, {name: rows[name][:5]}, day, models, SETTINGS)
+        replan_day(plan, {name: rows[name][:5]}, day, models, QUICK)
 
 
 @pytest.mark.parametrize(

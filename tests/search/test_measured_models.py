@@ -17,6 +17,7 @@ from neuroshard_pipeline.sharders.registry import shard
 from neuroshard_pipeline.tables.popularity import curve_of_counts
 from neuroshard_pipeline.tables.samples import REDUCTIONS
 from neuroshard_pipeline.tables.tiers import cuts_of
+from search.settings import QUICK
 
 COPIED_MS = 2.0
 
@@ -57,7 +58,7 @@ def test_the_search_cuts_tiers_where_the_wire_is_slow(across_ms_per_mb, has_tier
     counts = source.counts(range(8))
     counted = source.with_curves({name: curve_of_counts(of) for name, of in counts.items()})
     made = models(across_ms_per_mb, 0.001)
-    plans = [shard(replace(counted.task, tiers=tiers), made, "neuroshard_plus") for tiers in (False, True)]
+    plans = [shard(replace(counted.task, tiers=tiers), made, "neuroshard_plus", QUICK) for tiers in (False, True)]
     across = [plan_volumes(plan.task, plan.shards, plan.ranks).across for plan in plans]
     sent = [sum(of.sum() for of in kinds.values()) for kinds in across]
     assert bool(cuts_of(plans[1].task)) == has_tiers

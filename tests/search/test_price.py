@@ -15,7 +15,7 @@ from neuroshard_pipeline.sharders.registry import shard
 from neuroshard_pipeline.tables.constraints import Constraints
 from neuroshard_pipeline.tables.table import Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
-from search.settings import WEIGHTS_AND_OPTIMIZER
+from search.settings import QUICK, WEIGHTS_AND_OPTIMIZER
 from search.small_models import small_models
 from search.tasks import random_tables
 
@@ -170,5 +170,5 @@ def shipped_models():
 def test_a_part_of_a_sequence_table_is_priced_in_the_kernel_of_the_whole_table():
     """Changes that a plan does not make may cut the table, beside tables of other kernels."""
     tables = [Table("s", 10**6, 16, 20.0, pooling="none"), Table("p", 10**6, 64, 5.0), Table("q", 10**5, 16, 5.0)]
-    plan = shard(ShardingTask(tables, 4, 8192, 2**34), load_cost_models("h100"))
+    plan = shard(ShardingTask(tables, 4, 8192, 2**34), shipped_models(), params=QUICK)
     assert plan.predicted_cost_ms > 0

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from search.settings import LOCAL_SEARCH, QUICK_SEARCH, WEIGHTS_AND_OPTIMIZER
+from search.settings import QUICK, WEIGHTS_AND_OPTIMIZER
 from search.small_step import step_models
 from search.tasks import random_tables
 
@@ -20,14 +20,13 @@ from neuroshard_pipeline.search.host_memory import LOAD_FACTORS, host_memory_tas
 from neuroshard_pipeline.search.params import default_memory
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
-from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import shard
 from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
 from neuroshard_pipeline.tables.table import Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
 MEMORY = WEIGHTS_AND_OPTIMIZER
-SETTINGS = SharderSettings(QUICK_SEARCH, LOCAL_SEARCH.model_copy(update={"max_rounds": 5}), MEMORY)
+SETTINGS = replace(QUICK, memory=MEMORY)
 PLENTY = 2**40
 COLUMNS_ONLY = Constraints(sharding_types=("column_wise",))
 
@@ -191,7 +190,7 @@ def test_no_cache_could_be_larger_in_the_memory_that_a_plan_leaves_free(embeddin
     """The search chooses caches before it places tables, as if the memory of all ranks were one."""
     tables, size = [Table("large", 1000, embedding_dim, 8.0), Table("small", 100, 4, 2.0)], 4000 * embedding_dim
     models, task = load_cost_models("h200"), ShardingTask(tables, 3, 12_000, 3 * size // 10, host_memory_bytes=size)
-    plan = shard(task, models)
+    plan = shard(task, models, params=QUICK)
     large, small = plan.task.tables
     assert large.compute_kernel == "fused_uvm_caching"
     for load_factor in (factor for factor in LOAD_FACTORS if factor > large.cache_load_factor):
@@ -204,6 +203,6 @@ def test_no_cache_could_be_larger_in_the_memory_that_a_plan_leaves_free(embeddin
 def test_the_search_leaves_a_cache_as_large_as_the_task_says():
     tables = [Table("given", 1000, 128, 8.0, compute_kernel="fused_uvm_caching", cache_load_factor=0.05)]
     task = ShardingTask([*tables, Table("large", 1000, 128, 8.0)], 3, 12_000, 160_000, host_memory_bytes=PLENTY)
-    given, large = shard(task, load_cost_models("h200")).task.tables
+    given, large = shard(task, load_cost_models("h200"), params=QUICK).task.tables
     assert given == tables[0]
     assert large.is_in_host_memory

@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from search.settings import LOCAL_SEARCH, PAPER_SEARCH
+from search.settings import QUICK
 from search.small_step import step_models
 
 from neuroshard_pipeline.cost_models.models import load_cost_models
-from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.greedy import GREEDY_WEIGHTS
 from neuroshard_pipeline.sharders.registry import shard, solve_all
 from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
@@ -19,9 +18,6 @@ from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
 
 RIVALS = (*GREEDY_WEIGHTS, "embark", "neuroshard")
-SETTINGS = SharderSettings(
-    PAPER_SEARCH.model_copy(update={"max_steps": 2}), LOCAL_SEARCH.model_copy(update={"max_rounds": 3})
-)
 
 
 @st.composite
@@ -48,7 +44,7 @@ def tasks(draw) -> ShardingTask:
 @settings(max_examples=15)
 @given(tasks(), st.floats(0.001, 0.3))
 def test_no_rival_has_a_cheaper_plan(task: ShardingTask, ms_per_mib: float):
-    found = solve_all([task], ["neuroshard_plus", *RIVALS], step_models(ms_per_mib=ms_per_mib), SETTINGS)
+    found = solve_all([task], ["neuroshard_plus", *RIVALS], step_models(ms_per_mib=ms_per_mib), QUICK)
     costs = {plan.sharder: plan.predicted_cost_ms for plan in found.plans}
     if costs:
         assert costs["neuroshard_plus"] <= 1.001 * min(costs.values())
@@ -59,7 +55,7 @@ def test_an_input_dist_costs_nothing_on_a_single_rank():
     tables = [Table("a", 500, 16, 2.0), Table("b", 90, 8, 5.0, pooling="mean")]
     tasks = [ShardingTask(tables, 1, 512, 2**30, task_id="now")]
     tasks.append(replace(tasks[0], task_id="ahead", pipelines_input_dist=True))
-    plans = solve_all(tasks, ["neuroshard_plus", "embark"], step_models(), SETTINGS).plans
+    plans = solve_all(tasks, ["neuroshard_plus", "embark"], step_models(), QUICK).plans
     assert [plan.predicted_cost_ms for plan in plans] == pytest.approx([plans[0].predicted_cost_ms] * 4)
     assert {shard.sharding_type for plan in plans for shard in plan.shards} == {"column_wise"}
 
@@ -74,7 +70,9 @@ def test_grid_sharded_tables_may_have_fewer_column_blocks_than_there_are_hosts()
     types = Constraints((own,), max_shards=3, sharding_types=("grid_shard", "data_parallel"))
     options = {"local_world_size": 2, "comm_precision": "fp16", "constraints": types}
     task = ShardingTask(tables, 6, 39_282, 442_694_765, "adam", **options)
-    assert shard(task, load_cost_models("a100")).predicted_cost_ms < 2.1  # 2.23 with as many blocks as hosts
+    assert (
+        shard(task, load_cost_models("a100"), params=QUICK).predicted_cost_ms < 2.1
+    )  # 2.23 with as many blocks as hosts
 
 
 def test_a_table_in_host_memory_gets_a_cache_where_memory_is_left_for_one():
@@ -83,5 +81,5 @@ def test_a_table_in_host_memory_gets_a_cache_where_memory_is_left_for_one():
     named = enumerate(zip(rows, factors, types, strict=True))
     tables = [Table(f"t{at}", n, 128, p, data_type=t, pooling="sum" if at else "mean") for at, (n, p, t) in named]
     task = ShardingTask(tables, 1, 97, 537_941, host_memory_bytes=1_613_824, index_dedup=True)
-    plan = shard(task, load_cost_models("h100"))
+    plan = shard(task, load_cost_models("h100"), params=QUICK)
     assert [s.table.name for s in plan.shards if s.table.compute_kernel == "fused_uvm_caching"] == ["t4"]

@@ -3,7 +3,7 @@ import re
 
 import numpy as np
 import pytest
-from search.settings import LOCAL_SEARCH
+from search.settings import QUICK
 from search.small_models import small_models
 from search.tasks import random_task
 
@@ -17,8 +17,6 @@ from neuroshard_pipeline.errors import (
     TableFileError,
     TaskError,
 )
-from neuroshard_pipeline.search.params import SearchParams
-from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import SHARDERS as REGISTERED
 from neuroshard_pipeline.sharders.registry import shard, solve_all
 from sharders.policy_makers import untrained_policies
@@ -26,11 +24,6 @@ from sharders.policy_makers import untrained_policies
 #: `torchrec_fitted` stands for both sharders with TorchRec's planner; they have tests of their own (`test_torchrec`).
 SHARDERS = tuple(name for name in REGISTERED if name != "torchrec")
 POLICIES = untrained_policies()
-
-QUICK = SharderSettings(
-    search=SearchParams(num_candidates=3, beam_width=2, max_steps=2, num_caps=4, min_cap_ratio=1.0, max_cap_ratio=1.5),
-    local_search=LOCAL_SEARCH.model_copy(update={"max_rounds": 5}),
-)
 
 
 def some_tasks():

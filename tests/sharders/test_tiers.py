@@ -5,7 +5,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from search.settings import LOCAL_SEARCH, QUICK_SEARCH, WEIGHTS_AND_OPTIMIZER
+from search.settings import QUICK, WEIGHTS_AND_OPTIMIZER
 from search.small_step import step_models
 from sequence_draws import sequence_tables
 
@@ -13,13 +13,11 @@ from neuroshard_pipeline.cost_models import load_cost_models
 from neuroshard_pipeline.lab.device import modelled_device
 from neuroshard_pipeline.lab.network_presets import network_preset
 from neuroshard_pipeline.lab.step import step_cost_ms
-from neuroshard_pipeline.search.params import default_memory
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.price import price_plan
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.spread import joined, spread_tables
 from neuroshard_pipeline.search.tier_choice import tier_variants
-from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import shard
 from neuroshard_pipeline.sharders.usable_types import usable_types
 from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
@@ -27,7 +25,6 @@ from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.tables.tiers import Cuts, cuts_of, parent_tables, tiered_task
 
-SETTINGS = SharderSettings(QUICK_SEARCH, LOCAL_SEARCH.model_copy(update={"max_rounds": 10}), default_memory())
 H100 = load_cost_models("h100")
 
 
@@ -41,7 +38,7 @@ def sequence_task(popularity: str, count: int = 3, world_size: int = 16, **optio
 
 @cache
 def plan_of(task: ShardingTask) -> Plan:
-    return shard(task, H100, "neuroshard_plus", SETTINGS)
+    return shard(task, H100, "neuroshard_plus", QUICK)
 
 
 @pytest.mark.parametrize("popularity", ["published", "steep"])
@@ -61,7 +58,7 @@ def test_rows_without_known_popularity_get_no_tiers():
     once = tuple([1.0] + [0.0] * 16)
     tables = [replace(t, unique_rows=float(task.batch_size), reuse=once, pooling_factor=1.0) for t in task.tables]
     flat = replace(task, tables=tables)
-    assert tier_variants(Problem(flat, H100, SETTINGS.memory), usable_types) == []
+    assert tier_variants(Problem(flat, H100, QUICK.memory), usable_types) == []
     assert cuts_of(plan_of(flat).task) == {}
 
 
@@ -75,9 +72,9 @@ def test_hosts_of_one_rank_have_no_host_tier():
 def test_tasks_that_do_not_ask_for_tiers_tasks_of_one_rank_and_pooled_tables_have_no_variants():
     task = sequence_task("steep")
     for other in (replace(task, tiers=False), replace(task, world_size=1, local_world_size=1)):
-        assert tier_variants(Problem(other, H100, SETTINGS.memory), usable_types) == []
+        assert tier_variants(Problem(other, H100, QUICK.memory), usable_types) == []
     pooled = replace(task, tables=[replace(table, pooling="sum") for table in task.tables])
-    assert tier_variants(Problem(pooled, H100, SETTINGS.memory), usable_types) == []
+    assert tier_variants(Problem(pooled, H100, QUICK.memory), usable_types) == []
 
 
 def test_tiers_shrink_to_keep_the_memory_limit():
@@ -86,7 +83,7 @@ def test_tiers_shrink_to_keep_the_memory_limit():
     roomy = cuts_of(plan_of(task).task)
     needed = sum(bare.table_bytes(table, table.embedding_dim, task) for table in task.tables)
     tight = replace(task, memory_bytes=int(1.1 * needed / task.world_size))
-    plan = shard(tight, H100, "neuroshard_plus", replace(SETTINGS, memory=bare))
+    plan = shard(tight, H100, "neuroshard_plus", replace(QUICK, memory=bare))
     assert max(plan.memory_bytes) <= tight.memory_bytes
     found = cuts_of(plan.task)
     assert found
@@ -110,10 +107,10 @@ def test_constraints_of_the_parent_hold():
 def price_of_cuts_ms(task: ShardingTask, cuts: dict[str, Cuts], models) -> float:
     """The price with these cuts if all cold tiers are row-wise."""
     variant = tiered_task(task, cuts)
-    problem = Problem(variant, models, SETTINGS.memory)
+    problem = Problem(variant, models, QUICK.memory)
     kinds = {"hot": "data_parallel", "host": "host_row_wise", "cold": "row_wise"}
     types = {table.name: kinds[table.tier.kind] if table.tier else "row_wise" for table in variant.tables}
-    placement = joined(problem, None, spread_tables(types, variant, SETTINGS.memory))
+    placement = joined(problem, None, spread_tables(types, variant, QUICK.memory))
     return price_plan(problem, placement, "tried").predicted_cost_ms
 
 
@@ -125,7 +122,7 @@ def grid_of_rows(table: Table, points: int) -> list[int]:
 def test_no_cuts_of_two_tables_on_one_host_cost_much_less(popularity, models):
     task = sequence_task(popularity, 2, 8)
     priced = H100 if models == "h100" else step_models(1)
-    plan = shard(task, priced, "neuroshard_plus", SETTINGS)
+    plan = shard(task, priced, "neuroshard_plus", QUICK)
     first, second = task.tables
     best_ms = min(
         price_of_cuts_ms(task, {first.name: Cuts(of_first), second.name: Cuts(of_second)}, priced)
@@ -160,7 +157,7 @@ def tight_task(memory_factor: float, **options) -> ShardingTask:
 
 @cache
 def tight_plan(task: ShardingTask) -> Plan:
-    return shard(task, H100, "neuroshard_plus", replace(SETTINGS, memory=WEIGHTS_AND_OPTIMIZER))
+    return shard(task, H100, "neuroshard_plus", replace(QUICK, memory=WEIGHTS_AND_OPTIMIZER))
 
 
 def test_hosts_hold_rows_if_ranks_lack_the_memory_for_them():

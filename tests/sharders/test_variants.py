@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from search.settings import LOCAL_SEARCH, PAPER_SEARCH, WEIGHTS_AND_OPTIMIZER
+from search.settings import QUICK, WEIGHTS_AND_OPTIMIZER
 from search.small_step import step_models
 from search.tasks import random_tables
 
@@ -13,12 +13,11 @@ from neuroshard_pipeline.errors import DoesNotFitError
 from neuroshard_pipeline.search.price import price_plan, priced
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.sharders import neuroshard, registry
-from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.variants import best_variant
 from neuroshard_pipeline.sharders.whole_step import whole_step_placement
 from neuroshard_pipeline.tables.task import ShardingTask
 
-SETTINGS = SharderSettings(PAPER_SEARCH, LOCAL_SEARCH.model_copy(update={"max_rounds": 20}), WEIGHTS_AND_OPTIMIZER)
+SETTINGS = replace(QUICK, memory=WEIGHTS_AND_OPTIMIZER)
 TASK = ShardingTask(random_tables(np.random.default_rng(1), 4), 2, 2048, 2**40)
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from search.settings import LOCAL_SEARCH, PAPER_SEARCH, WEIGHTS_AND_OPTIMIZER
+from search.settings import LOCAL_SEARCH, QUICK_SEARCH, WEIGHTS_AND_OPTIMIZER
 from search.small_step import step_models
 from search.tasks import random_tables
 
@@ -22,7 +22,7 @@ from neuroshard_pipeline.tables.constraints import Constraints
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
 
-PLUS = NeuroShard(PAPER_SEARCH, LOCAL_SEARCH.model_copy(update={"max_rounds": 30}))
+PLUS = NeuroShard(QUICK_SEARCH, LOCAL_SEARCH.model_copy(update={"max_rounds": 10}))
 
 
 def plan_of(task: ShardingTask, models, sharder: NeuroShard = PLUS) -> Plan:
@@ -99,7 +99,7 @@ def test_a_table_of_which_no_column_shard_fits_a_rank_is_cut_by_rows():
     assert types_of(plan_of(task, step_models()))["giant"] == "row_wise"
     assert types_of(plan_of(replace(task, local_world_size=2), step_models()))["giant"] == "table_row_wise"
     with pytest.raises(DoesNotFitError):
-        plan_of(task, step_models(), NeuroShard(PAPER_SEARCH))
+        plan_of(task, step_models(), NeuroShard(QUICK_SEARCH))
 
 
 def test_tables_that_fragment_the_memory_are_cut_until_all_fit():
@@ -141,7 +141,7 @@ def test_constraints_on_types_are_kept():
 
 def test_the_published_search_does_not_depend_on_the_step_cost_model():
     task = ShardingTask(random_tables(np.random.default_rng(6), 12), 4, 512, 2**40)
-    models, published = step_models(3), NeuroShard(PAPER_SEARCH)
+    models, published = step_models(3), NeuroShard(QUICK_SEARCH)
     plain = replace(models, step=None)
     assert (plan_of(task, models, published).shards, plan_of(task, models, published).ranks) == (
         plan_of(task, plain, published).shards,
@@ -207,7 +207,7 @@ def test_a_longer_search_of_several_modules_never_ends_with_a_dearer_plan():
     ]
     task = ShardingTask(tables, 16, 16 * 1200, 2**40, "rowwise_adagrad")
     models, local = load_cost_models("h100"), LOCAL_SEARCH.model_copy(update={"max_rounds": 1})
-    short = NeuroShard(PAPER_SEARCH.model_copy(update={"max_steps": 0}), local)
+    short = NeuroShard(QUICK_SEARCH.model_copy(update={"max_steps": 0}), local)
     assert plan_of(task, models).predicted_cost_ms <= 1.001 * plan_of(task, models, short).predicted_cost_ms
 
 
