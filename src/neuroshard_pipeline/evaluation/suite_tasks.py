@@ -53,7 +53,9 @@ def tight_task(pool: Sequence[Table], settings: SuiteSettings, task_id: str, wor
     for _ in range(_MAX_DRAWS):
         tables = random_tables(pool, settings, world_size, rng)
         roomless = ShardingTask(tables, world_size, batch_size, memory_bytes=1, task_id=task_id)
-        task = _with_just_enough_memory(roomless, settings.memory, fill)
+        needed = sum(_narrowest_bytes(roomless, settings.memory))
+        usable = world_size * fill * (1.0 - settings.memory.reserve_fraction)
+        task = replace(roomless, memory_bytes=math.ceil(needed / usable))
         if is_tight(task, settings.memory):
             return task
     raise TaskError(
@@ -84,12 +86,6 @@ def is_tight(task: ShardingTask, memory: MemoryModel) -> bool:
     if max(memory.table_bytes(table, table.embedding_dim, task) for table in task.tables) <= max(limits):
         return False
     return not pack_by_size(_narrowest_bytes(task, memory), limits)[1]
-
-
-def _with_just_enough_memory(task: ShardingTask, memory: MemoryModel, fill: float) -> ShardingTask:
-    needed = sum(_narrowest_bytes(task, memory))
-    usable = task.world_size * fill * (1.0 - memory.reserve_fraction)
-    return replace(task, memory_bytes=math.ceil(needed / usable))
 
 
 def _narrowest_bytes(task: ShardingTask, memory: MemoryModel) -> list[int]:
