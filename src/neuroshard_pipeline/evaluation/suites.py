@@ -41,15 +41,10 @@ GroupedTask = tuple[str, ShardingTask]
 
 
 def draw_suites(settings: SuiteSettings, models: Models) -> pd.DataFrame:
-    """`benchmark.tasks`: the tasks of all suites, one row per table of a task.
+    """`benchmark.tasks`, the tasks of all suites: the columns of `augment.sharding_tasks` and `SUITE_COLUMNS`.
 
-    Args:
-        settings: the suites.
-        models: cost models; if they belong to a modelled cluster, tasks that state no ranks per host get the cluster's,
-            provided that their ranks fill several of its hosts.
-
-    Returns:
-        The columns of `augment.sharding_tasks` and `SUITE_COLUMNS`.
+    If the cost models belong to a modelled cluster, tasks that state no ranks per host get the cluster's, provided that
+    their ranks fill several of its hosts.
 
     Raises:
         TaskError: a suite has no task, a task cannot be drawn, or two tasks have the same id.
