@@ -1,9 +1,10 @@
-"""The base class of parameters."""
+"""The base class of parameters, and a type of names."""
 
 import re
+from collections.abc import Collection
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationInfo, field_validator, model_validator
 
 
 class Parameters(BaseModel):
@@ -30,3 +31,14 @@ class Parameters(BaseModel):
             if most in type(self).model_fields and low > getattr(self, most):
                 raise ValueError(f"{name} {low} must be at most {most} {getattr(self, most)}")
         return self
+
+
+def one_of(names: Collection[str]) -> AfterValidator:
+    """The rule that a parameter is one of `names`."""
+
+    def check(name: str) -> str:
+        if name not in names:
+            raise ValueError(f"use one of {', '.join(names)}")
+        return name
+
+    return AfterValidator(check)

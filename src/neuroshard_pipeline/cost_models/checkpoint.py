@@ -68,10 +68,7 @@ class Checkpoint:
         return self.description[name]
 
     def require(self, expected: Mapping[str, Any]) -> None:
-        """Refuse a model whose description differs from what this version of the code computes.
-
-        Args:
-            expected: values by field, for example lists of feature names.
+        """Refuse a model whose description differs from what this version of the code computes, `expected` by field.
 
         Raises:
             CostModelError: a field is missing or differs; the message names it.
@@ -99,13 +96,9 @@ class Checkpoint:
 
 
 def save_checkpoint(folder: Path | str, kind: str, description: Mapping[str, Any], weights: Weights) -> None:
-    """Write a model.
+    """Write a model of the class `kind`, which loading checks, to a folder, which is created if it is missing.
 
-    Args:
-        folder: the folder to write; it is created if it is missing.
-        kind: name of the model class, checked on loading.
-        description: JSON values, for example feature names and provenance.
-        weights: arrays by name.
+    The description has JSON values, for example feature names and provenance.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -113,15 +113,8 @@ def fit_compute(
 ) -> tuple[ComputeCostModel, Fit]:
     """Fit a model to the training samples of a split and calibrate its intervals; returns the model and its fit.
 
-    Members of the ensemble share no weights and see the same batches, so that each worker can fit some of them.
-
-    Args:
-        data: samples and costs.
-        split: the samples of each part.
-        params: sizes of the network, and schedule of the training.
-        provenance: JSON values to store with the model.
-        executor: workers among which the members are divided; None to fit all of them in this process. The model is
-            the same for any number of workers.
+    Members of the ensemble share no weights and see the same batches, so that each worker of `executor` can fit some of
+    them; without workers, this process fits all. The model is the same for any number of workers.
 
     Raises:
         CostModelError: the loss is not a finite number, or a worker could not fit its members.

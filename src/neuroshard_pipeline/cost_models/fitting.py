@@ -40,13 +40,8 @@ class Fit:
 def fit(weights: Weights, loss: Loss, split: Split, params: FitParams, generator: torch.Generator, title: str) -> Fit:
     """Fit all members of an ensemble together; keep each member's weights at its lowest validation loss.
 
-    Args:
-        weights: initial weights, members first.
-        loss: the loss that training minimises; that of the validation samples selects the best epoch.
-        split: training and validation samples.
-        params: batch size, learning rate, weight decay and number of epochs.
-        generator: shuffles the training samples in every epoch.
-        title: name of the model in the progress bar and in errors.
+    The first axis of the initial weights is that of the members. `generator` shuffles the training samples in every
+    epoch, and `title` names the model in the progress bar and in errors.
 
     Raises:
         CostModelError: a member has no finite validation loss in any epoch.
@@ -130,14 +125,10 @@ class FeatureRows:
     def __init__(
         self, work: FloatArray, context: FloatArray, counts: IntArray, split: Split, unscaled: Sequence[int] = ()
     ) -> None:
-        """Scale features by their statistics over training rows.
+        """Scale work (R, P) and context (R, F) by their statistics over training rows.
 
-        Args:
-            work: (R, P), rows in the order of samples.
-            context: (R, F).
-            counts: (N,) rows per sample.
-            split: contains the indices of the training samples.
-            unscaled: indices of work terms that are not scaled.
+        The rows have the order of samples, and `counts` (N,) are the rows of each. The work terms with the indices
+        `unscaled` are not scaled.
         """
         self.counts = counts
         self.in_training = np.repeat(np.isin(np.arange(len(counts)), split.training), counts)
@@ -155,15 +146,9 @@ class FeatureRows:
 
 
 def relative_loss(predicted: Tensor, measured: Tensor, small_error: float) -> Tensor:
-    """Huber loss of |log predicted - log measured|, which is close to the relative error if that is small.
+    """Huber loss of |log predicted - log measured| of every cost, close to the relative error if that is small.
 
-    Args:
-        predicted: ms.
-        measured: ms, same shape.
-        small_error: relative error at which the loss changes from quadratic to linear.
-
-    Returns:
-        The loss of every cost, with the shape of `predicted`; it is 0.5 where the difference is `small_error`.
+    At `small_error`, the loss is 0.5 and changes from quadratic to linear.
     """
     gap = torch.abs(torch.log(torch.clamp(predicted, min=1e-6)) - torch.log(measured)) / small_error
     return torch.where(gap < 1.0, 0.5 * gap * gap, gap - 0.5)

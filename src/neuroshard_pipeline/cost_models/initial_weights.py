@@ -37,14 +37,9 @@ _SMALL = 0.1
 
 
 def relative_nnls(work: FloatArray, costs: FloatArray) -> FloatArray:
-    """Non-negative prices that minimise the squared *relative* error of `work @ prices`.
+    """Non-negative prices (P,), in ms per unit of work, that minimise the squared *relative* error of `work @ prices`.
 
-    Args:
-        work: (N, P).
-        costs: (N,) in ms, all above 0.
-
-    Returns:
-        (P,) ms per unit of work.
+    Work is (N, P), and costs (N,) are in ms and above 0.
     """
     prices, _ = nnls(work / costs[:, None], np.ones(len(costs)))
     return prices
@@ -53,14 +48,9 @@ def relative_nnls(work: FloatArray, costs: FloatArray) -> FloatArray:
 def compute_weights(
     work: FloatArray, costs: FloatArray, num_context: int, params: ComputeTrainParams, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """Initial weights of the compute network, by name.
+    """Initial weights of the compute network, by name; `generator` draws their random part.
 
-    Args:
-        work: (N, P) scaled work, summed over the shards of every training sample.
-        costs: (N, D) measured ms.
-        num_context: number of context features F.
-        params: sizes of the network.
-        generator: draws the random part.
+    Work (N, P) is scaled, and summed over the shards of every training sample; costs (N, D) are measured ms.
     """
     once_terms = np.array([[name == once for once in ONCE_TERMS] for name in WORK_TERMS], dtype=np.float64)  # (P, L)
     launch, once, prices = _linear_prices(work, work @ once_terms > 0, costs)  # (D,), (L, D), (P, D)
@@ -83,14 +73,9 @@ def compute_weights(
 def comm_weights(
     work: FloatArray, costs: FloatArray, num_context: int, params: FitParams, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """Initial weights of one direction of the communication network, by name.
+    """Initial weights of one direction of the communication network, by name; `generator` draws their random part.
 
-    Args:
-        work: (R, P) scaled work of the ranks of all training samples; column 0 is the wait.
-        costs: (R,) measured ms.
-        num_context: number of context features F.
-        params: sizes of the network.
-        generator: draws the random part.
+    Work (R, P) of the ranks of all training samples is scaled; column 0 is the wait. Costs (R,) are measured ms.
     """
     prices = relative_nnls(work, costs)[1:]
     scale = costs.mean() / work[:, 1:].sum(axis=1).mean()

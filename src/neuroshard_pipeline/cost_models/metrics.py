@@ -55,9 +55,7 @@ def accuracy(measured: ArrayLike, predicted: ArrayLike, noise_floor: float | Non
 def held_out_accuracy(rows: pd.DataFrame, noise_floor: float | None) -> dict[str, Any]:
     """`accuracy` of held-out rows; with intervals, also their `coverage_90` and `mean_relative_width` (`intervals`).
 
-    Args:
-        rows: one row per held-out cost, with the columns `measured_ms, predicted_ms, low_ms, high_ms`.
-        noise_floor: as for `accuracy`.
+    There is one row per held-out cost, with the columns `measured_ms, predicted_ms, low_ms, high_ms`.
     """
     figures: dict[str, Any] = accuracy(rows["measured_ms"], rows["predicted_ms"], noise_floor)
     known = rows.dropna(subset=["low_ms", "high_ms"])
@@ -69,12 +67,9 @@ def held_out_accuracy(rows: pd.DataFrame, noise_floor: float | None) -> dict[str
 
 
 def metrics_of(held_out: pd.DataFrame, floor: Any, parts: Mapping[str, str]) -> Metrics:
-    """`held_out_accuracy` of every model in a held-out frame.
+    """`held_out_accuracy` of every model in a frame of `measured.held_out_frame`; `floor` is as in `noise_floor_of`.
 
-    Args:
-        held_out: as `measured.held_out_frame` returns it.
-        floor: see `noise_floor_of`.
-        parts: maps the name of every model to the part of the cost that it predicts.
+    `parts` maps the name of every model to the part of the cost that it predicts.
     """
     return {
         name: held_out_accuracy(held_out[held_out["model"] == name], noise_floor_of(floor, part))

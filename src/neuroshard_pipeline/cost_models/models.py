@@ -152,13 +152,8 @@ def load_cost_models(path: Path | str = "data/06_models", version: str | None = 
         shipped = ", ".join(shipped_names())
         raise CostModelError(f"{path}: {problem}; train cost models with: {COMMAND}, or name shipped ones: {shipped}")
     compute, comm = (version_folder(Path(path) / name, version) for name in MODEL_NAMES)
-    return _loaded(compute, comm, _step_folder(Path(path) / STEP_MODEL_NAME, version))
-
-
-def _step_folder(folder: Path, version: str | None) -> Path | None:
-    """Folder of one version of the optional step cost model; None if there is none."""
-    found = folder.glob(f"{version or '*'}/{STEP_MODEL_NAME}")
-    return max((each for each in found if each.is_dir()), default=None)
+    steps = (Path(path) / STEP_MODEL_NAME).glob(f"{version or '*'}/{STEP_MODEL_NAME}")
+    return _loaded(compute, comm, max((step for step in steps if step.is_dir()), default=None))
 
 
 def _loaded(compute: Path, comm: Path, step: Path | None) -> CostModels:

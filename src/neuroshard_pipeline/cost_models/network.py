@@ -64,12 +64,9 @@ class Normalisation(ArrayGroup):
 
     @classmethod
     def fit(cls, work: FloatArray, context: FloatArray, unscaled: Sequence[int] = ()) -> Self:
-        """Compute the normalisation from the statistics of training rows.
+        """The normalisation by the statistics of training rows of work (S, P) and context (S, F).
 
-        Args:
-            work: (S, P).
-            context: (S, F).
-            unscaled: indices of work terms that keep their unit.
+        The work terms with the indices `unscaled` keep their unit.
         """
         scale = work.mean(axis=0)
         scale[list(unscaled)] = 1.0

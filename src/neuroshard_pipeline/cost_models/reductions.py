@@ -160,7 +160,8 @@ class ReductionCosts:
         if group.world_size in worlds or len(worlds) == 1:
             known = worlds.get(group.world_size) or next(iter(worlds.values()))
             return Curve(known.size_bytes, known.cost_ms, log_error)
-        lower, upper = _neighbours(sorted(worlds), group.world_size)
+        pairs = list(pairwise(sorted(worlds)))  # those around the group's world size, or else the nearest ones
+        lower, upper = next((pair for pair in pairs if group.world_size < pair[1]), pairs[-1])
         return _between((lower, worlds[lower]), (upper, worlds[upper]), group.world_size, log_error)
 
     def to_json(self) -> dict[str, Any]:
@@ -198,12 +199,6 @@ class ReductionCosts:
             return cls(curves, values["log_error"], values["log_error_per_doubling"])
         except KeyError as missing:
             raise CostModelError(f"costs of reductions: field {missing} is missing; {REMEDY}") from missing
-
-
-def _neighbours(worlds: list[int], world_size: int) -> tuple[int, int]:
-    """The two consecutive world sizes around `world_size`, or the two that are nearest to it."""
-    pairs = list(pairwise(worlds))
-    return next((pair for pair in pairs if world_size < pair[1]), pairs[-1])
 
 
 def _between(lower: tuple[int, Curve], upper: tuple[int, Curve], world_size: int, log_error: float) -> Curve:

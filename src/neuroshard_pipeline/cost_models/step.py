@@ -126,13 +126,9 @@ class StepCostModel:
 def fit_prices(
     names: Sequence[str], work: FloatArray, cost_ms: FloatArray, relative_to_ms: FloatArray
 ) -> dict[str, float]:
-    """Prices that minimise the sum of squared relative errors; no price is negative.
+    """Prices of the quantities `names` that minimise the sum of squared relative errors; no price is negative.
 
-    Args:
-        names: the quantities that have prices.
-        work: work of N measured ranks, (N, Q).
-        cost_ms: what the work costs, (N,).
-        relative_to_ms: what the errors are divided by, above 0, (N,).
+    Work (N, Q) is that of N measured ranks. The errors of costs (N,) are divided by `relative_to_ms` (N,), above 0.
     """
     from scipy.optimize import nnls  # imported late: this takes a third of a second
 

@@ -31,9 +31,7 @@ def plans_frame(plans: Sequence[Plan]) -> pd.DataFrame:
 def shards_from_frame(rows: pd.DataFrame, task: ShardingTask) -> tuple[tuple[Shard, ...], tuple[int, ...]]:
     """Shards and ranks of a plan from its rows of `search.plans`. Without `sharding_type`, all shards are column-wise.
 
-    Args:
-        rows: rows of one plan.
-        task: the task of the plan (`task_from_frame`).
+    The task is that of `task_from_frame`.
     """
     tables = {_key(table): table for table in task.tables}
     given = rows.assign(**{name: value for name, value in _COLUMN_WISE.items() if name not in rows})

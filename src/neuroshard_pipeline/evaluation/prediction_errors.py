@@ -9,11 +9,9 @@ Figures = dict[str, dict[str, float | int]]
 
 
 def prediction_errors(plan_costs: pd.DataFrame, intervals: pd.DataFrame) -> Figures:
-    """Compare predicted and measured costs of plans.
+    """Compare predicted and measured costs of plans, with `search.plan_costs` and `search.plan_intervals`.
 
-    Args:
-        plan_costs: `search.plan_costs`; rows without a measured cost are left out.
-        intervals: `search.plan_intervals`.
+    Rows without a measured cost are left out.
 
     Returns:
         One entry per part of the cost that was predicted and measured, with figures over ranks, and `step`, the cost

@@ -97,12 +97,7 @@ def solve_missing(
     done: Records,
     run: Callable[[Callable[[Job], pd.DataFrame], Sequence[Job]], Iterable[Outcome[pd.DataFrame]]],
 ) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Run the jobs that have no record yet.
-
-    Args:
-        jobs: all jobs.
-        done: the records of earlier runs.
-        run: applies a function to items and yields each outcome as soon as it is known, as `workers.map_items` does.
+    """Run the jobs that have no record of an earlier run yet; `run` works like `workers.map_items`.
 
     Yields:
         (key, record). The caller stores each record before it asks for the next.

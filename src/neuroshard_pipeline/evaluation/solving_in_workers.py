@@ -18,13 +18,10 @@ def solve_in_workers(
     sharders: Sequence[str],
     run: Callable[[Solve, Sequence[Sequence[ShardingTask]]], Iterable[Outcome[Solutions]]],
 ) -> Solutions:
-    """Solve all tasks; the plans and attempts have the order of the tasks.
+    """Solve all tasks, with distinct `task_id`; the plans and attempts have the order of the tasks.
 
-    Args:
-        solve: solves tasks with all sharders, as `sharders.registry.solve_all` does.
-        tasks: sharding tasks with distinct `task_id`.
-        sharders: names of the sharders, which all fail at a task whose worker died, ran out of time or raised an error.
-        run: applies a function to items and yields each outcome as soon as it is known, as `workers.map_items` does.
+    `solve` works like `sharders.registry.solve_all`, and `run` like `workers.map_items`. All `sharders` fail at a task
+    whose worker died, ran out of time or raised an error.
     """
     found = {}
     for outcome in run(solve, [[task] for task in tasks]):

@@ -37,12 +37,7 @@ def paper_tasks(
 def tight_task(pool: Sequence[Table], settings: SuiteSettings, task_id: str, world_size: int) -> ShardingTask:
     """Draw a task whose largest table fits no rank, although all tables fill only a share `memory_fill` of all memory.
 
-    Args:
-        pool: tables to draw from.
-        settings: number and widths of the tables, batch size, memory and seed. The random generator is seeded with
-            this seed and `task_id`.
-        task_id: id of the task.
-        world_size: number of ranks.
+    The random generator is seeded with the seed of the suites and `task_id`.
 
     Raises:
         TaskError: none of the drawn tasks is tight.
@@ -53,7 +48,9 @@ def tight_task(pool: Sequence[Table], settings: SuiteSettings, task_id: str, wor
     for _ in range(_MAX_DRAWS):
         tables = random_tables(pool, settings, world_size, rng)
         roomless = ShardingTask(tables, world_size, batch_size, memory_bytes=1, task_id=task_id)
-        task = _with_just_enough_memory(roomless, settings.memory, fill)
+        needed = sum(_narrowest_bytes(roomless, settings.memory))
+        usable = world_size * fill * (1.0 - settings.memory.reserve_fraction)
+        task = replace(roomless, memory_bytes=math.ceil(needed / usable))
         if is_tight(task, settings.memory):
             return task
     raise TaskError(
@@ -86,12 +83,6 @@ def is_tight(task: ShardingTask, memory: MemoryModel) -> bool:
     return not pack_by_size(_narrowest_bytes(task, memory), limits)[1]
 
 
-def _with_just_enough_memory(task: ShardingTask, memory: MemoryModel, fill: float) -> ShardingTask:
-    needed = sum(_narrowest_bytes(task, memory))
-    usable = task.world_size * fill * (1.0 - memory.reserve_fraction)
-    return replace(task, memory_bytes=math.ceil(needed / usable))
-
-
 def _narrowest_bytes(task: ShardingTask, memory: MemoryModel) -> list[int]:
     """Bytes of every shard when all tables are cut into shards of the minimum width."""
     return [
@@ -105,13 +96,8 @@ def giant_narrow_task(pool: Sequence[Table], settings: SuiteSettings, task_id: s
     """Draw a task with tables of few columns, whose narrowest column shard exceeds the memory of a rank.
 
     The memory of a rank and the rows of these giant tables follow from the sizes of the other tables: all tables
-    together fill the share `memory_fill` of the memory that shards may use on all ranks.
-
-    Args:
-        pool: tables to draw from.
-        settings: parameters of the suites. The random generator is seeded with their seed and `task_id`.
-        task_id: id of the task.
-        world_size: number of ranks.
+    together fill the share `memory_fill` of the memory that shards may use on all ranks. The random generator is seeded
+    with the seed of the suites and `task_id`.
 
     Raises:
         TaskError: giant tables alone would fill the share `memory_fill`.

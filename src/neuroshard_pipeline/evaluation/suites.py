@@ -41,15 +41,10 @@ GroupedTask = tuple[str, ShardingTask]
 
 
 def draw_suites(settings: SuiteSettings, models: Models) -> pd.DataFrame:
-    """`benchmark.tasks`: the tasks of all suites, one row per table of a task.
+    """`benchmark.tasks`, the tasks of all suites: the columns of `augment.sharding_tasks` and `SUITE_COLUMNS`.
 
-    Args:
-        settings: the suites.
-        models: cost models; if they belong to a modelled cluster, tasks that state no ranks per host get the cluster's,
-            provided that their ranks fill several of its hosts.
-
-    Returns:
-        The columns of `augment.sharding_tasks` and `SUITE_COLUMNS`.
+    If the cost models belong to a modelled cluster, tasks that state no ranks per host get the cluster's, provided that
+    their ranks fill several of its hosts.
 
     Raises:
         TaskError: a suite has no task, a task cannot be drawn, or two tasks have the same id.
@@ -60,7 +55,9 @@ def draw_suites(settings: SuiteSettings, models: Models) -> pd.DataFrame:
     drawn = [(name, makers[name]()) for name in settings.suites.names]
     drawn += [(name, _of_user(name, path)) for name, path in settings.suites.user.items()]
     tasks = pd.concat([_frame(name, own, settings.suites, models) for name, own in drawn], ignore_index=True)
-    _check_unique(tasks)
+    for task_id, suites in tasks.groupby("task_id", sort=False)["suite"].unique().items():
+        if len(suites) > 1:
+            raise TaskError(f"task {task_id!r} is in the suites {suites[0]} and {suites[1]}; rename it in one of them")
     return tasks
 
 
@@ -113,12 +110,6 @@ def _is_measured(task: ShardingTask, params: SuiteParams) -> bool:
     if task.num_replica_groups > 1 or task.host_memory_bytes is not None:
         return False
     return task.world_size <= params.most_measured_ranks
-
-
-def _check_unique(tasks: pd.DataFrame) -> None:
-    for task_id, suites in tasks.groupby("task_id", sort=False)["suite"].unique().items():
-        if len(suites) > 1:
-            raise TaskError(f"task {task_id!r} is in the suites {suites[0]} and {suites[1]}; rename it in one of them")
 
 
 def _renamed(tables: Sequence[Table]) -> list[Table]:

@@ -37,10 +37,7 @@ COST_COLUMNS: dict[Basis, str] = {"measured": "measured_step_ms", "predicted": "
 def plan_costs_frame(plans: Sequence[Plan], measured: pd.DataFrame | None = None) -> pd.DataFrame:
     """`search.plan_costs`: one row per plan and rank with predicted and measured costs; missing costs are NaN.
 
-    Args:
-        plans: plans of any tasks.
-        measured: `task_id, sharder, rank` and some of `MEASURED_COLUMNS` and `measured_step_ms`, as
-            `steps.measured_costs` returns them.
+    `measured` is as `steps.measured_costs` returns it, with some of `MEASURED_COLUMNS` and `measured_step_ms`.
     """
     frames = []
     for plan in plans:
@@ -70,10 +67,7 @@ def predicted_parts_ms(plan: Plan) -> dict[str, tuple[float, ...]]:
 
 
 def plan_totals(plan_costs: pd.DataFrame) -> pd.DataFrame:
-    """Step and paper's cost of every plan.
-
-    Args:
-        plan_costs: `search.plan_costs` or `benchmark.plan_costs`.
+    """Step and paper's cost of every plan in `search.plan_costs` or `benchmark.plan_costs`.
 
     Returns:
         One row per plan: `task_id, sharder, world_size`; `predicted_step_ms` and `measured_step_ms`; and

@@ -57,11 +57,7 @@ def task_costs(tasks: pd.DataFrame, attempts: pd.DataFrame, plan_costs: pd.DataF
 def compare_suites(costs: pd.DataFrame, noise: dict[str, Any], judge: str, params: VerdictParams) -> dict[str, Any]:
     """`benchmark.verdicts`: compare the sharders suite by suite; the result is ready for JSON.
 
-    Args:
-        costs: `benchmark.task_costs`.
-        noise: the result of `steps.noise_of`.
-        judge: what the measured costs are, in words.
-        params: parameters of confidence intervals and verdicts.
+    `costs` are `benchmark.task_costs`, `noise` is that of `steps.noise_of`, and `judge` says what measured costs are.
 
     Returns:
         `confidence`, `resamples`, `noise`, `judge` and `suites`, which maps every suite to the result of

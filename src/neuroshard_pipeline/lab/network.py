@@ -119,12 +119,7 @@ def collective_us(
 ) -> FloatArray:
     """Time of collectives to which all ranks contribute equally, in microseconds; the arguments broadcast.
 
-    Args:
-        collective: which one.
-        size_bytes: S, the whole buffer (see the top of this file).
-        ranks: n.
-        hosts: H; n / H ranks are on each.
-        params: the cluster.
+    `size_bytes` is S, the whole buffer (see the top of this file); n / H of the n `ranks` are on each of H `hosts`.
     """
     size, n, h = (np.asarray(values, dtype=np.float64) for values in (size_bytes, ranks, hosts))
     if collective == "alltoall":

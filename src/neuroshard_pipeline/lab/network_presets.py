@@ -34,13 +34,10 @@ def network_preset(name: str, ranks_per_host: int | None = None) -> NetworkParam
 
 
 def ethernet(gbit_per_s: float, ranks_per_host: int) -> NetworkParams:
-    """A cluster whose hosts have the links of H100 hosts inside, and one Ethernet card each.
+    """A cluster whose hosts have the links of H100 hosts inside, and one Ethernet card each, which its ranks share.
 
-    The latencies between hosts are typical of clouds, not measured.
-
-    Args:
-        gbit_per_s: data sheet's bandwidth of the card of a host, per direction.
-        ranks_per_host: number of ranks that share the card.
+    `gbit_per_s` is the card's bandwidth per direction in its data sheet. The latencies between hosts are typical of
+    clouds, not measured.
     """
     values = dict(lab_values()["network_fit"]["cloud"])
     card = values.pop("card_share") * gbit_per_s / _GBIT_PER_GB / ranks_per_host

@@ -108,15 +108,10 @@ def step_cost_ms(
     network: NetworkParams,
     host: StepParams | None = None,
 ) -> StepCost:
-    """Modelled cost of a step with `shards[i]` on `ranks[i]`.
+    """Modelled cost of a step of a plan with `shards[i]` on `ranks[i]`; a `data_parallel` table has one on every rank.
 
-    Args:
-        task: the sharding task; its `local_world_size` overrides the network's GPUs per host if it is given.
-        shards: all shards of a plan; a `data_parallel` table has one on every rank.
-        ranks: the rank of each shard.
-        device: GPU of every rank.
-        network: links inside and between hosts.
-        host: costs of the host's calls; None means those that the package ships.
+    If the task has a `local_world_size`, it overrides the network's GPUs per host. `host`, the costs of the host's
+    calls, is by default what the package ships.
     """
     on_host = groups_on_host(task, network.gpus_per_host)
     if task.local_world_size is not None:

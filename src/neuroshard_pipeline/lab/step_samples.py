@@ -54,12 +54,7 @@ def step_samples(
 ) -> StepSamples:
     """Draw plans with 1 to 12 tables per rank, and price their steps.
 
-    Args:
-        device: GPU of every rank.
-        network: links inside and between hosts.
-        world_size: number of ranks; with more than one host, a multiple of the GPUs per host.
-        num_plans: number of plans.
-        rng: source of randomness.
+    On more than one host, `world_size` must be a multiple of the GPUs per host.
     """
     works, costs = [], []
     for _ in range(num_plans):

@@ -109,10 +109,8 @@ def planned_chunks(
 def rounds_of(sample: AnySample, params: AnyParams) -> frozenset[int]:
     """Numbers of the rounds that visit a sample: all rounds, or fewer rounds at even distances.
 
-    Args:
-        sample: the sample. Compute samples with many lookup bytes (`params.thorough_lookup_bytes`) and reductions
-            (`params.reduction_visits`) get fewer visits.
-        params: parameters of the campaign.
+    Compute samples with many lookup bytes (`params.thorough_lookup_bytes`) and reductions (`params.reduction_visits`)
+    get fewer visits.
     """
     visits = count = params.visits
     if isinstance(sample, ReductionSample) and isinstance(params, CommMeasureParams):

@@ -82,9 +82,7 @@ class DeviceStart:
 def device_wait(skew_ms: float, late_ms: float) -> tuple[float, float]:
     """How long a GPU waits before it enters a collective, and by how much it misses its intended start; ms each.
 
-    Args:
-        skew_ms: start skew of the rank.
-        late_ms: time from the common start until the host enqueues the wait, which is shortened by as much.
+    The host enqueues the wait `late_ms` after the common start; the wait is shorter by as much.
     """
     left_ms = LEAD_MS + skew_ms - late_ms
     return max(left_ms, 0.0), max(-left_ms, 0.0)

@@ -64,14 +64,10 @@ def set_up_worker(
     seed: int,
     machine: Mapping[str, object],
 ) -> Callable[[Sequence[int]], list[Timing]]:
-    """Build the bench of one worker process; the returned function measures samples by index.
+    """Build the bench of one worker process; the returned function measures samples of the campaign by index.
 
-    Args:
-        worker: number of the worker; with the engine `local`, it selects the core or the GPU.
-        samples: samples of the campaign.
-        params: parameters of the campaign.
-        seed: seed of the ids.
-        machine: fingerprint of the host that runs the campaign; on a cluster, the worker's host must have the same one.
+    With the engine `local`, the number of the worker selects the core or the GPU. `machine` is the fingerprint of the
+    host that runs the campaign; on a cluster, the worker's host must have the same one.
 
     Raises:
         MeasurementError: the host differs, or the bench cannot be built.

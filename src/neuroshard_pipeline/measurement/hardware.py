@@ -79,15 +79,10 @@ def describe_hardware(
     recording: RecordingParams | None = None,
     topology: TopologyParams | None = None,
 ) -> dict[str, object]:
-    """The content of the dataset `measure.hardware`.
+    """The content of the dataset `measure.hardware`, from the parameters and summaries of both campaigns.
 
-    Args:
-        compute: parameters of the compute campaign.
-        comm: parameters of the communication campaign.
-        compute_summary: what is known about the measured compute costs.
-        comm_summary: what is known about the measured communication costs.
-        recording: for two backends: with `recorded`, the content includes its card and hardware; `modelled`, its GPU.
-        topology: needed by the backend `topology`, for which the content includes it.
+    With the backend `recorded`, it includes the recording's card and hardware; with `modelled`, the recording's GPU;
+    and with `topology`, the topology.
     """
     summaries = {"compute": compute_summary, "comm": comm_summary}
     facts: dict[str, object] = {
@@ -137,10 +132,8 @@ def describe_machine(backend: str) -> dict[str, object]:
 def last_level_cache_bytes(folder: Path = _CACHES) -> int | None:
     """Size of the largest cache of the first core, None if the system does not report it.
 
-    On a virtual machine this is the size of the whole processor's cache, which all guests share.
-
-    Args:
-        folder: where Linux describes the caches of a core, in one file `index*/size` each.
+    On a virtual machine this is the size of the whole processor's cache, which all guests share. Linux describes the
+    caches of a core in `folder`, in one file `index*/size` each.
     """
     sizes = [_KIB_OR_MIB.fullmatch(path.read_text().strip()) for path in folder.glob("index*/size")]
     return max((int(size[1]) * _UNIT_BYTES[size[2]] for size in sizes if size), default=None)

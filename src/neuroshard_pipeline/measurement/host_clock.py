@@ -30,12 +30,8 @@ class HostClock:
     Clocks drift by tens of microseconds per second, so `synchronise` must be called again before every chunk.
 
     The messages are CPU tensors, which gloo sends even if the collectives are NCCL's. An NCCL call returns as soon as
-    the message is enqueued, so a clock that is read after the call would not show the time of arrival.
-
-    Args:
-        rank: rank of this process.
-        world_size: number of ranks.
-        store: where the ranks exchange the names of their clocks.
+    the message is enqueued, so a clock that is read after the call would not show the time of arrival. Ranks exchange
+    the names of their clocks through `store`.
     """
 
     def __init__(self, rank: int, world_size: int, store: dist.Store) -> None:

@@ -55,13 +55,7 @@ _NAME_LENGTH = 12
 
 
 def identity_of(params: AnyParams, seed: int, fingerprint: Mapping[str, object]) -> Identity:
-    """The identity of a campaign.
-
-    Args:
-        params: parameters of the campaign; only those in `IDENTIFYING` count.
-        seed: seed of the drawn ids and of the order of visits.
-        fingerprint: device, host and library versions (`hardware.fingerprint`).
-    """
+    """The identity of a campaign: its parameters in `IDENTIFYING`, the seed of ids and visits, the machine."""
     fields = {"measurement_version": MEASUREMENT_VERSION, "seed": seed, **params.model_dump(include=IDENTIFYING)}
     return {name: json.dumps(value, sort_keys=True) for name, value in sorted({**fields, **fingerprint}.items())}
 

@@ -75,10 +75,11 @@ class TorchrunTeam:
                 a rank cannot measure any sample.
         """
         try:
-            store = self._connected()
-            members = self._present(store)
-            number = self._order(store, members, [self._samples[index] for index in indices])
-            return self._gather(store, number, members, time.monotonic() + timeout_s + _START_WAIT_S)
+            if self._store is None:
+                self._store = open_store(str(self._params.torchrun_endpoint))
+            members = self._present(self._store)
+            number = self._order(self._store, members, [self._samples[index] for index in indices])
+            return self._gather(self._store, number, members, time.monotonic() + timeout_s + _START_WAIT_S)
         except (OSError, dist.DistError) as problem:
             what = "nothing answers" if self._store is None else f"the measurement broke off ({problem})"
             raise MeasurementError(f"{what} at {self._params.torchrun_endpoint}; {self._remedy}") from problem
@@ -90,11 +91,6 @@ class TorchrunTeam:
     def kill(self) -> None:
         """Do the same as `close`, because only torchrun can end ranks."""
         self.close()
-
-    def _connected(self) -> dist.Store:
-        if self._store is None:
-            self._store = open_store(str(self._params.torchrun_endpoint))
-        return self._store
 
     def _present(self, store: dist.Store) -> list[str]:
         """Wait until all ranks are present and none belongs to a failed group; return their names."""

@@ -2,9 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, PositiveInt
+from pydantic import Field, PositiveInt
 
-from neuroshard_pipeline.parameters import Parameters
+from neuroshard_pipeline.parameters import Parameters, one_of
 from neuroshard_pipeline.sharders.registry import SharderName, SharderNames
 from neuroshard_pipeline.tables.task import COMM_BYTES, OPTIMIZERS
 
@@ -12,18 +12,6 @@ from neuroshard_pipeline.tables.task import COMM_BYTES, OPTIMIZERS
 MAX_WORLD_SIZE = 4096
 MAX_BATCH_SIZE = 2**30
 MAX_MEMORY_GIB = 2.0**20
-
-
-def _known_optimizer(name: str) -> str:
-    if name not in OPTIMIZERS:
-        raise ValueError(f"use one of {', '.join(OPTIMIZERS)}")
-    return name
-
-
-def _known_precision(name: str) -> str:
-    if name not in COMM_BYTES:
-        raise ValueError(f"use one of {', '.join(COMM_BYTES)}")
-    return name
 
 
 class ContestParams(Parameters):
@@ -86,10 +74,10 @@ class PlanParams(Parameters):
     batch_size: int = Field(ge=1, le=MAX_BATCH_SIZE)
     memory_gib: float = Field(gt=0, le=MAX_MEMORY_GIB, allow_inf_nan=False)
     host_memory_gib: float | None = Field(gt=0, le=MAX_MEMORY_GIB, allow_inf_nan=False)
-    optimizer: Annotated[str, AfterValidator(_known_optimizer)]
+    optimizer: Annotated[str, one_of(OPTIMIZERS)]
     local_world_size: int | None = Field(ge=1)
     pipelines_input_dist: bool
-    comm_precision: Annotated[str, AfterValidator(_known_precision)]
+    comm_precision: Annotated[str, one_of(COMM_BYTES)]
     num_replica_groups: int = Field(ge=1, le=MAX_WORLD_SIZE)
     sync_interval: PositiveInt
     tiers: bool

@@ -15,7 +15,7 @@ import numpy as np
 from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.replanning.choices import FREE, KEEP, LEAST_GAIN, Choice, Replan, replan
-from neuroshard_pipeline.replanning.moved import Move, move_of, moved_bytes
+from neuroshard_pipeline.replanning.moved import move_of, moved_bytes
 from neuroshard_pipeline.replanning.other_day import (
     DayIds,
     PopularRows,
@@ -73,8 +73,9 @@ def replan_day(
     found = list[Choice]()
     for name, plan, popular in ways:
         priced = on_ids(plan, popular, judged, models)
-        move = _move((present, rows), (priced, popular), models)
-        choice = Choice(name, priced, move, 0.0, slowest_parts(priced, models))
+        before, after = rows_moved((present, rows), (priced, popular))
+        sent = moved_bytes(before, after.shards, after.ranks, priced.task, stay=True)
+        choice = Choice(name, priced, move_of(sent, priced.task, models), 0.0, slowest_parts(priced, models))
         choice = replace(choice, saved_ms=found[0].step_ms - choice.step_ms if found else 0.0)
         if choice.step_ms < (1 - LEAST_GAIN) * min((other.step_ms for other in found), default=np.inf):
             found.append(choice)
@@ -108,12 +109,6 @@ def rows_moved(old: tuple[Plan, PopularRows], new: tuple[Plan, PopularRows]) -> 
     sides = [(tuple(shard for shard, _ in of), tuple(rank for _, rank in of)) for of in placed]
     task = old[0].task
     return Present(*sides[0], task.world_size, task.task_id, task.local_world_size), Placement(*sides[1])
-
-
-def _move(old: tuple[Plan, PopularRows], new: tuple[Plan, PopularRows], models: Models) -> Move:
-    present, placement = rows_moved(old, new)
-    task = new[0].task
-    return move_of(moved_bytes(present, placement.shards, placement.ranks, task, stay=True), task, models)
 
 
 def _tier_rows(plan: Plan, rows: PopularRows, table: Table) -> dict[TierKind, IntArray]:

@@ -23,7 +23,6 @@ from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.spread import Spread, column_problem, joined, spread_tables
 from neuroshard_pipeline.tables.table import ShardingType
-from neuroshard_pipeline.tables.task import ShardingTask
 
 #: Types of tables that lie on one host each.
 _ON_HOSTS = ("table_row_wise", "grid_shard")
@@ -67,10 +66,12 @@ def placed_spread(types: Mapping[str, ShardingType], present: Present, problem: 
         DoesNotFitError: a rank has too little memory for them.
     """
     task, memory = problem.task, problem.memory
+    same_size = (present.ranks_per_host or present.world_size) == task.ranks_per_host
+    same_hosts = same_size and present.world_size <= task.world_size  # or more of them
     stay: dict[str, list] = {}
     for table in task.tables:
         old = stretched(present, table, task) if types.get(table.name) in _ON_HOSTS else None
-        if old and old[0][0].sharding_type == types[table.name] and _same_hosts(present, task):
+        if old and old[0][0].sharding_type == types[table.name] and same_hosts:
             stay[table.name] = old
     rest = spread_tables({name: kind for name, kind in types.items() if name not in stay}, task, memory)
     placed = [entry for of in stay.values() for entry in of]
@@ -149,9 +150,3 @@ def _with_shard(kind: int, layout: Layout, columns: Problem) -> Layout:
         raise DoesNotFitError(f"{task.task_id}: {problem}; plan from nothing, or give the ranks more memory")
     half = int(columns.halves([kind])[0])
     return _with_shard(half, _with_shard(half, layout, columns), columns)
-
-
-def _same_hosts(present: Present, task: ShardingTask) -> bool:
-    """Whether the hosts of the job have as many ranks as before, and are not fewer."""
-    local = present.ranks_per_host or present.world_size
-    return local == task.ranks_per_host and present.world_size <= task.world_size

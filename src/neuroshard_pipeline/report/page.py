@@ -20,13 +20,7 @@ _TITLE_PX = 40
 
 
 def render_page(template: str, figures: Mapping[str, go.Figure], **context: Any) -> str:
-    """One self-contained page from a template, with style, script and Plotly inside.
-
-    Args:
-        template: file name of the template.
-        figures: all figures of the page by name.
-        **context: variables of the template.
-    """
+    """One self-contained page from a template file, whose variables are `context`, with style, script and Plotly."""
     from plotly.offline import get_plotlyjs  # imported late: this also imports IPython
 
     environment = jinja2.Environment(

@@ -42,13 +42,10 @@ def render_replan(found: Replan, params: VerdictParams) -> str:
 
 
 def render_plans(title: str, pictured: Mapping[str, Mapping[str, Plan]], sections: Sequence[Mapping[str, Any]]) -> str:
-    """A page with sections, after the first of which the pictures of plans follow.
+    """A page with sections, after the first of which pictures of plans follow: those of a heading side by side.
 
-    Args:
-        title: title of the page.
-        pictured: per heading, plans that are drawn side by side, by name.
-        sections: each with `notes`, `title`, `lines` (depth, key and text), `grid` with its `kind`, and `folded`, pairs
-            of a summary and a text; all of them optional.
+    A section may have `notes`, `title`, `lines` (depth, key and text), `grid` with its `kind`, and `folded`, pairs of a
+    summary and a text.
     """
     drawn = {}
     for number, (heading, plans) in enumerate(pictured.items()):

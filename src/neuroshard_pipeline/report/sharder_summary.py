@@ -55,12 +55,7 @@ def cost_note(summary: Mapping[str, Any]) -> str:
 
 
 def noise_note(noise: Mapping[str, Any], num_tasks: int) -> str:
-    """The noise of a run in words, and what to do if it hides the differences of sharders.
-
-    Args:
-        noise: `noise` of `search.summary`.
-        num_tasks: number of tasks over which means are taken.
-    """
+    """The noise of `search.summary` in words, and what to do if it hides the differences of means over `num_tasks`."""
     limit = noise.get("resolution")
     if limit is None:
         return ""

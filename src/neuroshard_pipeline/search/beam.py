@@ -34,10 +34,7 @@ _MOST_RANKS = 2**14
 def beam_search(problem: Problem, params: SearchParams, start: PlacedState | None = None) -> list[PlacedState]:
     """Every placed state that the beam held in some step, in ascending order of cost (ties: the state met first).
 
-    Args:
-        problem: the sharding problem.
-        params: parameters of the search.
-        start: the first state; None for `first_state`.
+    The search begins with `start`, by default with `first_state`.
 
     Raises:
         DoesNotFitError: no first state within the memory of the ranks was found.

@@ -33,9 +33,7 @@ PART_NAMES = {
 def explain_plan(plan: PlanData, rivals: Sequence[PlanData] = ()) -> str:
     """Text with a summary, the tables by cost, the ranks, rejected changes and assumptions.
 
-    Args:
-        plan: the plan.
-        rivals: plans of other sharders for the same task, with which the summary compares its cost.
+    The summary compares the plan's cost with those of `rivals`, plans of other sharders for the same task.
     """
     lines = [*summary_lines(plan, rivals), "", *_table_lines(plan), "", *_rank_lines(plan), "", *note_lines(plan)]
     if plan.predicted is not None:

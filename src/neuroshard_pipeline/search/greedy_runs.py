@@ -88,10 +88,8 @@ class Runs(NamedTuple):
 def run_greedily(sequences: IntArray, problem: Problem, caps: IntArray) -> tuple[Runs, IntArray]:
     """Place all states under all caps; returns all runs, and the rows of the runs that found a rank for every shard.
 
-    Args:
-        sequences: (S, N) kinds of distinct states in placement order.
-        problem: the sharding problem, which defines the kinds.
-        caps: (M,) ascending caps on the dimension sum.
+    The `sequences` (S, N) are the kinds of distinct states in placement order; the caps (M,) on the dimension sum
+    ascend.
     """
     shards, runs = _shards(sequences, problem, caps), _empty_runs(sequences, problem, len(caps))
     count, num_steps = 1, sequences.shape[1]

@@ -36,10 +36,7 @@ Blocks = dict[str, tuple[tuple[int, int], ...]]
 def improved_on_hosts(problem: Problem, placement: Placement, usable: Usable) -> Placement:
     """The cheapest placement found by changes of tables on single hosts; `placement` itself if none is cheaper.
 
-    Args:
-        problem: the problem; its models price whole steps.
-        placement: where the search starts.
-        usable: gives the sharding types that a table may have.
+    The problem's models price whole steps.
     """
     search = _HostSearch(problem, placement, usable)
     best, blocks = placement, search.blocks

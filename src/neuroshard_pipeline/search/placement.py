@@ -47,15 +47,9 @@ def dimension_caps(problem: Problem, params: SearchParams) -> IntArray:
 
 
 def place(states: IntArray, problem: Problem, caps: IntArray) -> list[PlacedState | None]:
-    """Best placement of every state.
+    """Best placement of every state, None for a state without one.
 
-    Args:
-        states: (S, N) kinds of every state, in any order.
-        problem: the sharding problem, which defines the kinds.
-        caps: (M,) ascending caps on the dimension sum.
-
-    Returns:
-        S placed states; None for a state without a placement.
+    States are (S, N) kinds of the problem in any order; the caps (M,) on the dimension sum ascend.
     """
     sequences = problem.in_placement_order(states)  # (S, N)
     best = _best_of_runs(sequences, problem, caps)

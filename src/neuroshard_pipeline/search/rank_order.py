@@ -47,12 +47,9 @@ def ms_per_byte_of(gb_per_s: ArrayLike, world_size: int) -> FloatArray:
 
 
 def collectives_ms(dim_sums: ArrayLike, ms_per_byte: ArrayLike, batch_size: int) -> float:
-    """Cost of the forward plus the backward collective on these links.
+    """Cost of the forward plus the backward collective, with `dim_sums` (W,) columns on every physical rank.
 
-    Args:
-        dim_sums: (W,) columns on every physical rank.
-        ms_per_byte: (W, W) cost of a byte from the row's rank to the column's rank.
-        batch_size: global batch size.
+    `ms_per_byte` (W, W) is the cost of a byte from the row's rank to the column's rank.
     """
     dims, cost = np.asarray(dim_sums, dtype=float), _checked(ms_per_byte, np.size(dim_sums))
     return float(_slowest(_rank_ms(dims[None], cost))[0]) * _BYTES_PER_NUMBER * batch_size / len(dims)

@@ -63,13 +63,8 @@ def spread_tables(
     Replicas lie on all ranks. The rows of a row-wise table are cut over all ranks. Every host has all rows of a
     host-row-wise table, cut over its ranks. A table-row-wise table lies on one host, as does every column block of a
     grid-sharded one, at most one per host. They go, by descending bytes, to the host whose fullest rank has most room.
-
-    Args:
-        types: sharding type by table.
-        task: the task.
-        memory: the memory model.
-        load_ms: gives costs of shards; the dearest block then comes first, on the least loaded host with room for it.
-        most_blocks: largest number of blocks of a table.
+    With `load_ms`, which gives costs of shards, the dearest block comes first, on the least loaded host with room for
+    it. A table has at most `most_blocks` blocks.
 
     Raises:
         DoesNotFitError: a rank has too little memory.
@@ -94,14 +89,10 @@ def spread_tables(
 
 
 class _HostRoom:
-    """Chooses a host for one column block after another.
+    """Chooses a host for one column block after another: the one with most memory left.
 
-    Args:
-        free: bytes of GPU and host memory left on the ranks of every host, (2, hosts, ranks per host); it is changed in
-            place.
-        task: the task.
-        memory: the memory model.
-        by_load: whether to prefer the least loaded host with enough memory, and not the one with most memory left.
+    `free` (2, hosts, ranks per host) are bytes of GPU and host memory left; it is changed in place. With `by_load`, the
+    least loaded host with enough memory comes first.
     """
 
     def __init__(self, free: IntArray, task: ShardingTask, memory: MemoryModel, by_load: bool) -> None:

@@ -52,12 +52,7 @@ class Candidate:
 
 
 class SpreadChoice:
-    """The tables of a problem that may be spread, and estimates of the cost of a step with spread tables.
-
-    Args:
-        problem: the problem of all tables.
-        usable: gives the sharding types that a table may have.
-    """
+    """The tables of a problem that may be spread, and estimates of the cost of a step with spread tables."""
 
     def __init__(self, problem: Problem, usable: Usable) -> None:
         self._problem = problem

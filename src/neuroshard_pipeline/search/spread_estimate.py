@@ -76,12 +76,9 @@ class SpreadEstimate:
         return np.argsort(-saved / np.maximum(added, 1e-12), kind="stable")
 
     def cost_ms(self, replicas: IntArray, cut: IntArray, kind: ShardingType) -> float:
-        """Estimated cost of a step.
+        """Estimated cost of a step with the tables `replicas` and `cut` by index; all others are column-wise.
 
-        Args:
-            replicas: indices of the tables that are replicas.
-            cut: indices of the tables whose rows are cut; all others are column-wise.
-            kind: the type of the cut tables, one of `_CUTS`.
+        The type of the cut tables is one of `_CUTS`.
         """
         columns = np.ones(len(self._dims), dtype=bool)
         columns[replicas] = columns[cut] = False

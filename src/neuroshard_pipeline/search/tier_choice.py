@@ -56,10 +56,7 @@ class _Trial:
 def tier_variants(problem: Problem, usable: Usable) -> list[ShardingTask]:
     """The most promising variants of a task with tiers, the one with the lowest estimated cost first.
 
-    Args:
-        problem: the problem of a task; there are no variants if the task does not allow tiers or has a single rank, or
-            if there is no step cost model.
-        usable: gives the sharding types that a table may have.
+    There are none if the task does not allow tiers or has a single rank, or if there is no step cost model.
     """
     tables = cuttable_tables(problem.task)
     if problem.models.step is None or not tables or problem.task.world_size == 1:

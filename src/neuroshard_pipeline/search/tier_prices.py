@@ -63,12 +63,9 @@ class TierPrices:
     host_ms: float
 
     def least_ids(self, width: int, hot_price: float, host_price: float | None) -> tuple[float, float]:
-        """Least number n of ids per step that a row needs for the hot tier, and for the hot or the host tier.
+        """Least number n of ids per step that a row of `width` columns needs for the hot, and for the hot or host tier.
 
-        Args:
-            width: columns of the table.
-            hot_price: multiple of the price of a hot row.
-            host_price: multiple of the price of a host row; None for no host tier.
+        The prices of hot and host rows are multiplied by `hot_price` and `host_price`, None for no host tier.
         """
         everywhere = self.id_ms + width * self.exchanged_ms
         if host_price is None:

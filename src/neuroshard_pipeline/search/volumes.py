@@ -56,13 +56,9 @@ class Volumes:
 def plan_volumes(
     task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int], gpus_per_host: int | None = None
 ) -> Volumes:
-    """The bytes that a step with `shards[i]` on `ranks[i]` sends.
+    """The bytes that a step with `shards[i]` on `ranks[i]` sends; the task is the plan's, with its tiers.
 
-    Args:
-        task: the task of the plan, with its tiers.
-        shards: all shards of the plan.
-        ranks: `ranks[i]` is the rank of `shards[i]`.
-        gpus_per_host: GPUs of a host, if they are known; only replica groups need them (`tables.replica_groups`).
+    Only replica groups need `gpus_per_host`, the GPUs of a host if they are known (`tables.replica_groups`).
     """
     inside, across = ({kind: np.zeros(task.world_size) for kind in KINDS} for _ in range(2))
     host = np.arange(task.world_size) // task.ranks_per_host
@@ -102,10 +98,7 @@ def _messages(task: ShardingTask, shards: Sequence[Shard], ranks: Sequence[int])
 def _id_bytes(shard: Shard, task: ShardingTask, in_tiers: bool) -> float:
     """Bytes of lengths, ids and weights that every rank sends to the shard's rank for it.
 
-    Args:
-        shard: the shard.
-        task: its task.
-        in_tiers: whether any table of its module has tiers.
+    `in_tiers` says whether any table of its module has tiers.
     """
     seen, samples = exchanged(shard, task).table, task.batch_size / task.world_size
     bags = samples * seen.num_features

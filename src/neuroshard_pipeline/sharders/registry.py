@@ -22,6 +22,7 @@ from neuroshard_pipeline.errors import (
     TaskError,
     did_you_mean,
 )
+from neuroshard_pipeline.parameters import one_of
 from neuroshard_pipeline.search.changes import rejected_changes
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.models import Models
@@ -53,12 +54,6 @@ _SEARCHES = ("neuroshard", "neuroshard_plus")
 SHARDERS: tuple[str, ...] = ("random", *GREEDY_WEIGHTS, *TORCHREC, "embark", "milp", *_SEARCHES, *LEARNED)
 
 
-def _known(name: str) -> str:
-    if name not in SHARDERS:
-        raise ValueError(f"use one of {', '.join(SHARDERS)}")
-    return name
-
-
 def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(names)) < len(names):
         raise ValueError("name every sharder once")
@@ -66,7 +61,7 @@ def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 #: Parameter types: the name of one sharder, and the names of several different sharders.
-SharderName = Annotated[str, AfterValidator(_known)]
+SharderName = Annotated[str, one_of(SHARDERS)]
 SharderNames = Annotated[tuple[SharderName, ...], AfterValidator(_distinct)]
 
 

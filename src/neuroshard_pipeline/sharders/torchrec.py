@@ -79,11 +79,8 @@ class TorchRecSharder:
     ) -> tuple[Placement, float]:
         """The placement of one run of TorchRec's planner, and its rating by TorchRec.
 
-        Args:
-            problem: the problem.
-            num_parts: number of column blocks that a table may be cut into.
-            further_types: TorchRec's names of types that tables that may be cut by columns may also have.
-            **options: arguments of `stock_planner.stock_plan`.
+        A table may be cut into `num_parts` column blocks; those that may be cut by columns may also have
+        `further_types`, in TorchRec's names. The options are arguments of `stock_planner.stock_plan`.
 
         Raises:
             stock_planner.PlannerError: TorchRec found no plan.

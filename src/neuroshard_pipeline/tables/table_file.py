@@ -16,19 +16,13 @@ OPTIONAL_COLUMNS: tuple[str, ...] = (*PROFILE_COLUMNS, POPULARITY_COLUMN, *TABLE
 
 
 def read_tables(path: str | Path) -> list[Table]:
-    """Read embedding tables from a `.csv`, `.parquet` or `.json` file (JSON: a list of objects).
+    """Read embedding tables, in their order, from a `.csv`, `.parquet` or `.json` file (JSON: a list of objects).
 
     A `.txt` or `.log` file holds what TorchRec's planner has printed (`planner_print`).
 
     The file has the columns `REQUIRED_COLUMNS` and optionally `OPTIONAL_COLUMNS`. It has all 18 columns of the reuse
     profile or none. If the profile of a table is unknown, all 18 cells are empty. An empty cell of a column in
     `TABLE_DEFAULTS` stands for the default; an empty `popularity` means that the curve is not known.
-
-    Args:
-        path: the file.
-
-    Returns:
-        The tables in the order of the file.
 
     Raises:
         TableFileError: the file is missing or invalid; the message names the file, the problem and the remedy.

@@ -68,9 +68,7 @@ def load_plan(source: str | Path | Mapping[str, Any], made_for: MadeFor) -> Plan
 
     `ns.replan(read_plan(source, task), task, models)` takes a plan that was made for something else as its start.
 
-    Args:
-        source: a document of `plan_to_json` with `made_for`, or its path.
-        made_for: what the plan is needed for.
+    The source is a document of `plan_to_json` with `made_for`, or its path.
 
     Raises:
         PlanError: it was made for something else; the message says for what, in words.

@@ -100,7 +100,9 @@ def join_ranks(
     """
     import torch
 
-    _ignore_warnings()
+    warnings.simplefilter("ignore")  # TorchRec, FBGEMM and torch warn about deprecated calls in their own code
+    for name in ("torch.fx", "torchrec"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     local = ranks_per_host or world_size
     os.environ.update(LOCAL_RANK=str(rank % local), LOCAL_WORLD_SIZE=str(local))
     device = torch.device("cuda", 0 if backend else rank) if params.backend == "nccl" else torch.device("cpu")
@@ -121,13 +123,6 @@ def join_ranks(
         device_id=None if device.type == "cpu" or backend else device,
     )
     return device
-
-
-def _ignore_warnings() -> None:
-    """TorchRec, FBGEMM and torch warn about deprecated calls in their own code."""
-    warnings.simplefilter("ignore")
-    for name in ("torch.fx", "torchrec"):
-        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def _keep_memory() -> None:

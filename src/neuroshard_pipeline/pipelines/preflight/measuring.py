@@ -18,11 +18,7 @@ EXTRAS = {"torchrec": "torchrec", "cluster": "ray"}
 def compute_problems(run: PlannedRun, named: Named, params: ComputeMeasureParams, sample_bytes: int = 0) -> Problems:
     """Problems of a campaign that runs lookups.
 
-    Args:
-        run: the run.
-        named: maps the name of a field to the name of the parameter that sets it.
-        params: parameters of the campaign.
-        sample_bytes: bytes that the weights of a sample may have at most, 0 if they are not known.
+    The weights of a sample have at most `sample_bytes`, 0 if they are not known.
     """
     backend = run.setting(named("backend"), params.backend)
     arena = run.setting(named("arena_bytes"), params.arena_bytes)

@@ -1,5 +1,6 @@
 """Nodes of the train_policies pipeline."""
 
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -44,8 +45,5 @@ def _train(
         "hardware": models.compute.provenance.get("hardware"),
         "run_id": lineage["run_id"],
     }
-
-    def with_bar(steps: Any) -> Any:
-        return tqdm(steps, desc=kind, unit=" steps", disable=None)
-
+    with_bar = partial(tqdm, desc=kind, unit=" steps", disable=None)
     return train_policy(kind, tasks, models, memory, params, provenance, with_bar)

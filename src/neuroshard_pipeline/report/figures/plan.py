@@ -53,12 +53,7 @@ def plan_picture(
 
 
 def pictures(plans: Mapping[str, Plan], title: str) -> go.Figure:
-    """Plans side by side: shards, predicted cost and memory of every rank.
-
-    Args:
-        plans: priced plans by name, from left to right.
-        title: title of the figure.
-    """
+    """Priced plans side by side, in their order: shards, predicted cost and memory of every rank."""
     sides = []
     for name, plan in plans.items():
         limits = plan.memory.limits(plan.task)
