@@ -1,4 +1,4 @@
-"""Imported by the fork server: compiled functions of a search, which each of its processes would load in half a second."""
+"""Imported by the fork server: each of its processes would load the compiled search in half a second."""
 
 from neuroshard_pipeline.search.greedy_runs import compile_ahead
 

@@ -75,7 +75,7 @@ def _soft_merge(config: dict[str, Any], env_config: dict[str, Any], _path: str |
 
 
 def _merge_and_resolve(self: OmegaConfigLoader, key: str, configs: dict[Path, dict[str, Any]]) -> dict[str, Any]:
-    """Kedro's merge of the files of an environment, by section; a section's text and what it names are resolved once."""
+    """Kedro's merge of an environment's files, by section. What has the same texts and parameters is resolved once."""
     layers = [*configs.values(), *([self.runtime_params] if key == "parameters" else [])]
     found = {}
     for name in {name: None for layer in layers for name in layer}:
