@@ -58,6 +58,7 @@ omegaconf.base.parse = functools.cache(omegaconf.base.parse)
 _merge = OmegaConfigLoader._soft_merge
 _resolve = OmegaConfigLoader._merge_and_resolve
 _resolved: dict[bytes, bytes] = {}
+DATA_ROOT = "the folder of a test's data"
 
 
 @functools.cache
@@ -77,18 +78,23 @@ def _soft_merge(config: dict[str, Any], env_config: dict[str, Any], _path: str |
 def _merge_and_resolve(self: OmegaConfigLoader, key: str, configs: dict[Path, dict[str, Any]]) -> dict[str, Any]:
     """Kedro's merge of an environment's files, by section. What has the same texts and parameters is resolved once."""
     layers = [*configs.values(), *([self.runtime_params] if key == "parameters" else [])]
-    found = {}
+    given, found = self.runtime_params, {}
     for name in {name: None for layer in layers for name in layer}:
         texts = pickle.dumps([{name: layer[name]} for layer in layers if name in layer])
-        named = [item for item in self.runtime_params.items() if f"runtime_params:{item[0]}".encode() in texts]
+        named = {each: given[each] for each in given if f"runtime_params:{each}".encode() in texts}
+        root = named.get("data_root")  # a test has its own folder, which is replaced in the text of the result
+        named |= {"data_root": DATA_ROOT} if isinstance(root, str) else {}
         origin = pickle.dumps((texts, named, vars(self).get("_globals")))
         if origin not in _resolved:
+            self.runtime_params, self._runtime_params_oc = given | named, None
             try:
-                section = _resolve(self, "", dict(enumerate(pickle.loads(texts))))
+                _resolved[origin] = pickle.dumps(_resolve(self, "", dict(enumerate(pickle.loads(texts)))), protocol=0)
             except InterpolationKeyError:  # it names another section
+                self.runtime_params, self._runtime_params_oc = given, None
                 return _resolve(self, key, configs)
-            _resolved[origin] = pickle.dumps(section)
-        found |= pickle.loads(_resolved[origin])
+            finally:
+                self.runtime_params, self._runtime_params_oc = given, None
+        found |= pickle.loads(_resolved[origin].replace(DATA_ROOT.encode(), str(root).encode("raw_unicode_escape")))
     return found
 
 
