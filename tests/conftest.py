@@ -2,16 +2,19 @@
 
 import functools
 import gc
+import inspect
 import io
 import multiprocessing
 import os
 import pickle
 import shutil
 import sys
+from collections.abc import Callable
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
+import kedro.io.core
 import omegaconf.base
 import pytest
 from filelock import FileLock
@@ -21,9 +24,13 @@ from kedro.framework.session import KedroSession, session
 from kedro.framework.startup import bootstrap_project
 from kedro.validation.type_extractor import TypeExtractor
 from omegaconf import OmegaConf
+from omegaconf.errors import InterpolationKeyError
 from warm import MODULES
 
 ROOT = Path(__file__).resolve().parents[1]
+
+# Tests import this file by name. Pytest has given it another one, and it would be loaded twice, with all its effects.
+sys.modules["conftest"] = sys.modules[__name__]
 
 # Tests run side by side and start processes of their own. These processes and torch, which is not imported yet, read
 # this variable. With one thread per core each, they would spend most of their time waiting for each other.
@@ -39,7 +46,7 @@ settings.load_profile("project")
 
 @functools.cache
 def _pickled(text: str) -> bytes:
-    return pickle.dumps(_load(io.StringIO(text)))
+    return pickle.dumps(OmegaConf.to_container(_load(io.StringIO(text)), resolve=False))
 
 
 # Hundreds of tests start a run, and every run reads the same files of configuration. Each text is parsed once, and so
@@ -49,6 +56,9 @@ OmegaConf.load = staticmethod(lambda file: pickle.loads(_pickled(file.read())))
 omegaconf.base.parse = functools.cache(omegaconf.base.parse)
 
 _merge = OmegaConfigLoader._soft_merge
+_resolve = OmegaConfigLoader._merge_and_resolve
+_resolved: dict[bytes, bytes] = {}
+DATA_ROOT = "the folder of a test's data"
 
 
 @functools.cache
@@ -65,7 +75,43 @@ def _soft_merge(config: dict[str, Any], env_config: dict[str, Any], _path: str |
     return merged
 
 
+def _merge_and_resolve(self: OmegaConfigLoader, key: str, configs: dict[Path, dict[str, Any]]) -> dict[str, Any]:
+    """Kedro's merge of an environment's files, by section. What has the same texts and parameters is resolved once."""
+    layers = [*configs.values(), *([self.runtime_params] if key == "parameters" else [])]
+    given, found = self.runtime_params, {}
+    for name in {name: None for layer in layers for name in layer}:
+        texts = pickle.dumps([{name: layer[name]} for layer in layers if name in layer])
+        named = {each: given[each] for each in given if f"runtime_params:{each}".encode() in texts}
+        root = named.get("data_root")  # a test has its own folder, which is replaced in the text of the result
+        named |= {"data_root": DATA_ROOT} if isinstance(root, str) else {}
+        origin = pickle.dumps((texts, named, vars(self).get("_globals")))
+        if origin not in _resolved:
+            self.runtime_params, self._runtime_params_oc = given | named, None
+            try:
+                _resolved[origin] = pickle.dumps(_resolve(self, "", dict(enumerate(pickle.loads(texts)))), protocol=0)
+            except InterpolationKeyError:  # it names another section
+                self.runtime_params, self._runtime_params_oc = given, None
+                return _resolve(self, key, configs)
+            finally:
+                self.runtime_params, self._runtime_params_oc = given, None
+        found |= pickle.loads(_resolved[origin].replace(DATA_ROOT.encode(), str(root).encode("raw_unicode_escape")))
+    return found
+
+
 OmegaConfigLoader._soft_merge = staticmethod(_soft_merge)
+OmegaConfigLoader._merge_and_resolve = _merge_and_resolve
+
+# Kedro notes the arguments of each of a thousand datasets of a run, and examines the same few functions for it.
+_signature = functools.cache(inspect.signature)
+
+
+def _arguments(function: Callable[..., None], *args: Any, **kwargs: Any) -> dict[str, Any]:
+    call = _signature(function).bind(*args, **kwargs)
+    call.apply_defaults()
+    return call.arguments
+
+
+kedro.io.core.getcallargs = _arguments
 
 # What depends on nothing but files is found once: parameters that are set twice, types of nodes, the state of git.
 _checked: set[tuple[str, frozenset[Path]]] = set()
@@ -74,7 +120,7 @@ _check_duplicates = OmegaConfigLoader._check_duplicates
 
 def _check_once(self: OmegaConfigLoader, key: str, configs: dict[Path, Any]) -> None:
     if (key, frozenset(configs)) not in _checked:
-        _check_duplicates(self, key, configs)
+        _check_duplicates(self, key, {path: OmegaConf.create(values) for path, values in configs.items()})
         _checked.add((key, frozenset(configs)))
 
 
@@ -134,8 +180,10 @@ def _fork_server() -> None:
     has few tests and starts no such server here.
     """
     if "PYTEST_XDIST_WORKER" in os.environ:
-        multiprocessing.get_context("forkserver").set_forkserver_preload(MODULES)
-        forkserver.ensure_running()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=os.pathsep)  # for the module `compiled`
+            multiprocessing.get_context("forkserver").set_forkserver_preload(MODULES)
+            forkserver.ensure_running()
 
 
 @pytest.fixture(scope="session")

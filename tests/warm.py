@@ -35,6 +35,8 @@ MODULES = [
     "neuroshard_pipeline.cli",
     "neuroshard_pipeline.settings",
     "neuroshard_pipeline.pipeline_registry",
+    "scipy.optimize",
+    "compiled",
     "neuroshard_pipeline.workers.frozen",
 ]
 

@@ -178,7 +178,7 @@ def test_the_public_api_plans_with_the_saved_models(finished_run):
     assert f"reuse profiles: assumed for {len(tables)} of {len(tables)} tables" in plan.explain()
     assert "extrapolated" not in plan.explain()
     larger = ns.ShardingTask(every, world_size=16, batch_size=4096, memory_bytes=2**31, optimizer="adam")
-    told = ns.shard(larger, models).explain()
+    told = ns.shard(larger, models, "size_lookup_greedy").explain()
     for caveat in ("num_embeddings", "batch_size 4096", "world_size 16", "optimizer adam"):
         assert f"extrapolated: {caveat}" in told
     forward_ms, backward_ms = models.compute_ms(plan.shards_of(0))
@@ -267,6 +267,8 @@ def test_a_plan_needs_neither_torch_nor_optimizers(tmp_path):
         "from kedro.framework.cli import main; main()"
     )
     command = [sys.executable, "-c", script, "run", "--env", "h100", "--pipeline", "plan"]
-    command += ["--params", f"data_root={tmp_path},plan.task.world_size=2,plan.task.rivals=[]"]
+    (tmp_path / "two.csv").write_text("table,num_embeddings,embedding_dim,pooling_factor\nC1,10,8,1\nC2,20,8,1\n")
+    task = f"plan.task.tables={tmp_path / 'two.csv'},plan.task.world_size=2,plan.task.rivals=[]"
+    command += ["--params", f"data_root={tmp_path},{task}"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ, cwd=ROOT)
     assert done.stdout.strip().endswith("imported: []")

@@ -20,7 +20,8 @@ def test_a_plan_for_modelled_gpus_is_stored_for_the_hosts_of_its_task(
 ):
     """Without a number of ranks per host, only multiples of 8 ranks are on hosts of 8 GPUs."""
     task = {"tables": TABLES, "world_size": world_size, "local_world_size": local_world_size, "memory_gib": 8}
-    params = {"data_root": str(tmp_path / "data"), "plan": {"task": task | {"sharder": "size_lookup_greedy"}}}
+    task |= {"sharder": "size_lookup_greedy", "rivals": ["dim_greedy"]}
+    params = {"data_root": str(tmp_path / "data"), "plan": {"task": task}}
     bootstrap()
     with KedroSession.create(project_path=ROOT, env="h100", runtime_params=params) as session:
         session.run(pipeline_names=["plan"])

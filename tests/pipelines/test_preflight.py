@@ -73,7 +73,8 @@ def test_pipelines_that_measure_or_train_check_their_devices(finished_run):
 
 
 def test_tables_that_train_check_cannot_hold_are_refused(finished_run):
-    (problem,) = problems(finished_run, "train_check", {"train_check": {"task": {"memory_gib": 0.004}}})
+    task = {"memory_gib": 0.004, "row_scale": 4096}
+    (problem,) = problems(finished_run, "train_check", {"train_check": {"task": task}})
     assert "the tables need" in problem
     assert "are missing" in problem
     for changes in ({"memory_gib": 1e-5}, {"memory_gib": 1e-5, "task_id": "2-ranks-000"}):

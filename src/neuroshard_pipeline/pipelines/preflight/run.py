@@ -85,7 +85,7 @@ class PlannedRun:
         conf = Path(self.params.get("project_path") or ".") / (self.params.get("conf_source") or "conf")
         for env in (self.params.get("env") or "local", "base"):
             for file in sorted((conf / env).glob("parameters*.yml")):
-                if _holds(yaml.safe_load(file.read_text(encoding="utf-8")) or {}, path):
+                if path[-1] in (text := file.read_text(encoding="utf-8")) and _holds(yaml.safe_load(text) or {}, path):
                     return str(file.relative_to(conf.parent))
         return "conf"
 
