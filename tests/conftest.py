@@ -162,7 +162,8 @@ def cluster():
     # Workers import this project and these tests by name, as if they were installed.
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")]))
-        running = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        parts = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}  # no test needs them
+        running = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, **parts})
         yield running
         ray.shutdown()
         running.shutdown()
