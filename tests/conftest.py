@@ -2,21 +2,17 @@
 
 import functools
 import gc
-import inspect
 import io
-import multiprocessing
 import os
 import pickle
 import shutil
 import sys
-from collections.abc import Callable
-from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
-import kedro.io.core
 import omegaconf.base
 import pytest
+import warm
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
 from kedro.config import OmegaConfigLoader
@@ -24,17 +20,21 @@ from kedro.framework.session import KedroSession, session
 from kedro.framework.startup import bootstrap_project
 from kedro.validation.type_extractor import TypeExtractor
 from omegaconf import OmegaConf
-from omegaconf.errors import InterpolationKeyError
-from warm import MODULES
 
 ROOT = Path(__file__).resolve().parents[1]
-
-# Tests import this file by name. Pytest has given it another one, and it would be loaded twice, with all its effects.
-sys.modules["conftest"] = sys.modules[__name__]
 
 # Tests run side by side and start processes of their own. These processes and torch, which is not imported yet, read
 # this variable. With one thread per core each, they would spend most of their time waiting for each other.
 os.environ["OMP_NUM_THREADS"] = os.environ.get("TEST_THREADS", "1")
+
+# A pytest process has one fork server. Without this call, the server would import only what the first team of workers
+# needs, and every worker of another team would import its own modules for seconds. The server is forked before this
+# file changes Kedro. A run that is not parallel usually has few tests and starts no such server here.
+if "PYTEST_XDIST_WORKER" in os.environ and __name__ != "conftest":
+    gc.disable()  # until all tests are collected; hardly anything of what is imported is garbage
+    warm.start_fork_server_of_pytest()
+# pytest imports this file as `tests.conftest`, and tests as `conftest`, which would execute it again.
+sys.modules["conftest"] = sys.modules[__name__]
 
 # A shared machine may be slow at any single example, and hypothesis's checks of time would then fail a correct test.
 # Every run draws the same examples, so that two runs of the same code agree; `--hypothesis-profile new` draws new ones.
@@ -46,7 +46,7 @@ settings.load_profile("project")
 
 @functools.cache
 def _pickled(text: str) -> bytes:
-    return pickle.dumps(OmegaConf.to_container(_load(io.StringIO(text)), resolve=False))
+    return pickle.dumps(_load(io.StringIO(text)))
 
 
 # Hundreds of tests start a run, and every run reads the same files of configuration. Each text is parsed once, and so
@@ -56,9 +56,6 @@ OmegaConf.load = staticmethod(lambda file: pickle.loads(_pickled(file.read())))
 omegaconf.base.parse = functools.cache(omegaconf.base.parse)
 
 _merge = OmegaConfigLoader._soft_merge
-_resolve = OmegaConfigLoader._merge_and_resolve
-_resolved: dict[bytes, bytes] = {}
-DATA_ROOT = "the folder of a test's data"
 
 
 @functools.cache
@@ -75,43 +72,7 @@ def _soft_merge(config: dict[str, Any], env_config: dict[str, Any], _path: str |
     return merged
 
 
-def _merge_and_resolve(self: OmegaConfigLoader, key: str, configs: dict[Path, dict[str, Any]]) -> dict[str, Any]:
-    """Kedro's merge of an environment's files, by section. What has the same texts and parameters is resolved once."""
-    layers = [*configs.values(), *([self.runtime_params] if key == "parameters" else [])]
-    given, found = self.runtime_params, {}
-    for name in {name: None for layer in layers for name in layer}:
-        texts = pickle.dumps([{name: layer[name]} for layer in layers if name in layer])
-        named = {each: given[each] for each in given if f"runtime_params:{each}".encode() in texts}
-        root = named.get("data_root")  # a test has its own folder, which is replaced in the text of the result
-        named |= {"data_root": DATA_ROOT} if isinstance(root, str) else {}
-        origin = pickle.dumps((texts, named, vars(self).get("_globals")))
-        if origin not in _resolved:
-            self.runtime_params, self._runtime_params_oc = given | named, None
-            try:
-                _resolved[origin] = pickle.dumps(_resolve(self, "", dict(enumerate(pickle.loads(texts)))), protocol=0)
-            except InterpolationKeyError:  # it names another section
-                self.runtime_params, self._runtime_params_oc = given, None
-                return _resolve(self, key, configs)
-            finally:
-                self.runtime_params, self._runtime_params_oc = given, None
-        found |= pickle.loads(_resolved[origin].replace(DATA_ROOT.encode(), str(root).encode("raw_unicode_escape")))
-    return found
-
-
 OmegaConfigLoader._soft_merge = staticmethod(_soft_merge)
-OmegaConfigLoader._merge_and_resolve = _merge_and_resolve
-
-# Kedro notes the arguments of each of a thousand datasets of a run, and examines the same few functions for it.
-_signature = functools.cache(inspect.signature)
-
-
-def _arguments(function: Callable[..., None], *args: Any, **kwargs: Any) -> dict[str, Any]:
-    call = _signature(function).bind(*args, **kwargs)
-    call.apply_defaults()
-    return call.arguments
-
-
-kedro.io.core.getcallargs = _arguments
 
 # What depends on nothing but files is found once: parameters that are set twice, types of nodes, the state of git.
 _checked: set[tuple[str, frozenset[Path]]] = set()
@@ -120,7 +81,7 @@ _check_duplicates = OmegaConfigLoader._check_duplicates
 
 def _check_once(self: OmegaConfigLoader, key: str, configs: dict[Path, Any]) -> None:
     if (key, frozenset(configs)) not in _checked:
-        _check_duplicates(self, key, {path: OmegaConf.create(values) for path, values in configs.items()})
+        _check_duplicates(self, key, configs)
         _checked.add((key, frozenset(configs)))
 
 
@@ -168,22 +129,8 @@ def pytest_collection_finish() -> None:
     """Collect garbage less often, and exempt the imported modules, which would be searched again and again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
     gc.set_threshold(50_000, 20, 100)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _fork_server() -> None:
-    """In a parallel run, start a fork server with the modules of all tests, for worker processes and programs.
-
-    A pytest process has one fork server. Without this call, the server would import only what the first team of workers
-    needs, and every worker of another team would import its own modules for seconds. A run that is not parallel usually
-    has few tests and starts no such server here.
-    """
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=os.pathsep)  # for the module `compiled`
-            multiprocessing.get_context("forkserver").set_forkserver_preload(MODULES)
-            forkserver.ensure_running()
 
 
 @pytest.fixture(scope="session")
@@ -215,7 +162,8 @@ def cluster():
     # Workers import this project and these tests by name, as if they were installed.
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")]))
-        running = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        parts = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}  # no test needs them
+        running = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, **parts})
         yield running
         ray.shutdown()
         running.shutdown()

@@ -40,10 +40,11 @@ def test_a_single_rank_pays_for_no_exchange_but_for_the_order_of_its_outputs(mod
 
 
 def test_every_part_has_an_error_even_if_no_held_out_plan_has_the_part():
-    """Of eight plans on 40 ranks, two are held out of the fit, and neither of the two has replicas."""
-    samples = step_samples(DEVICE, NETWORK, 40, 8, np.random.default_rng(40))
+    """Of eight plans on three hosts of one rank, two are held out of the fit, and neither of the two has replicas."""
+    network = NETWORK.model_copy(update={"gpus_per_host": 1})
+    samples = step_samples(DEVICE, network, 3, 8, np.random.default_rng(3))
     assert not (samples.cost_ms["dense"][samples.plan % 4 == 0] > 0).any()
-    few = modelled_step_model(DEVICE, NETWORK, (40,), 320, {"device": "cuda"})
+    few = modelled_step_model(DEVICE, network, (3,), 24, {"device": "cuda"})
     assert set(few.errors) == set(PARTS)
     assert all(0 < error < 1 for error in few.errors.values())
 

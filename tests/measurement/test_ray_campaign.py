@@ -43,7 +43,7 @@ def test_items_that_raise_or_kill_their_worker_are_errors_and_an_error_of_the_pr
 
 @pytest.mark.slow
 def test_a_campaign_survives_the_death_of_a_host(on_cluster, compute_params, compute_samples, cluster):
-    cluster.add_node(num_cpus=1)
+    cluster.add_node(num_cpus=1, include_log_monitor=False)
     samples = compute_samples(30)
     params = on_cluster(visits=4, chunk_samples=3)
     campaign = ComputeCampaign(params, SEED).run(samples, {})

@@ -13,7 +13,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import warm
-from conftest import ROOT, run_pipeline
+from conftest import ROOT, bootstrap
+from kedro.framework.session import KedroSession
 
 from measurement.conftest import COMM
 from neuroshard_pipeline.errors import MeasurementError
@@ -83,17 +84,22 @@ def records_of_fates(agents):
     return dict(CommCampaign(params, SEED).run([*across(3), *map(fatal, FATES)], {}))
 
 
+def run_collectives(data_root, **params):
+    """Run the nodes of the stages augment and measure that draw and measure collectives."""
+    bootstrap()
+    with KedroSession.create(ROOT, env="test", runtime_params={"data_root": str(data_root), **params}) as session:
+        costs = ["measure.comm_costs", "measure.reduction_costs"]
+        session.run(pipeline_names=["augment", "measure"], to_outputs=costs)
+
+
 @pytest.mark.slow
 def test_a_kedro_run_measures_across_hosts_and_a_finished_campaign_needs_no_torchrun(tmp_path, agents):
     world_sizes = {"world_sizes": [2, 4]}
-    augment = {"augment": {"comm_samples": world_sizes | {"num_samples": 8}, "reduction_samples": world_sizes}}
-    across_hosts = augment | {"local_world_size": 2, "torchrun_endpoint": agents}
-    run_pipeline(tmp_path, "augment", params=across_hosts)
-    run_pipeline(tmp_path, "measure", params=across_hosts)
+    augment = {"comm_samples": world_sizes | {"num_samples": 8}, "reduction_samples": world_sizes}
+    run_collectives(tmp_path, augment=augment, local_world_size=2, torchrun_endpoint=agents)
     shards = {path: path.stat().st_mtime_ns for path in (tmp_path / "04_feature/comm_shards").rglob("*.parquet")}
     assert {path.name.split("-")[0] for path in shards} == {"w2", "w4"}
-    nobody = {"local_world_size": 2, "torchrun_endpoint": free_endpoint()}
-    run_pipeline(tmp_path, "measure", params=augment | nobody)
+    run_collectives(tmp_path, augment=augment, local_world_size=2, torchrun_endpoint=free_endpoint())
     again = {path: path.stat().st_mtime_ns for path in (tmp_path / "04_feature/comm_shards").rglob("*.parquet")}
     assert again == shards
     costs = pd.read_parquet(max((tmp_path / "04_feature/comm_costs.parquet").glob("*/*.parquet")))
