@@ -51,19 +51,23 @@ def losses_with_checkpoints(
     batches: Sequence[Any],
     folder: str,
 ) -> list[float]:
-    """Losses of this rank if DHEN trains two steps in every form, and goes on in the next form from a checkpoint."""
-    losses, device = [], torch.device("cpu")
+    """Losses of this rank if DLRM trains a step in every form, and goes on in the next form from a checkpoint.
+
+    In the last form it trains two steps, so that the loaded state of the optimizer has an effect there, too.
+    """
+    losses, device, last = [], torch.device("cpu"), len(forms) - 1
     for at, (plan, mode) in enumerate(forms):
-        model = shard_model(plan, "dhen", mode, params, device)
+        model = shard_model(plan, "dlrm", mode, params, device)
         optimizer = dense_optimizer(model, params)
         optimizer.param_groups[0]["momentum"] = MOMENTUM
         if at > 0:
             moving.load(f"{folder}/{at - 1}", model, [optimizer])
-        for number in (2 * at, 2 * at + 1):
+        for number in (at, at + 1) if at == last else (at,):
             optimizer.zero_grad()
             loss, _ = model(rank_batch(plan.task, batches[number % len(batches)], device))
             loss.backward()
             optimizer.step()
             losses.append(loss.item())
-        moving.save(f"{folder}/{at}", model, [optimizer])
+        if at < last:
+            moving.save(f"{folder}/{at}", model, [optimizer])
     return losses

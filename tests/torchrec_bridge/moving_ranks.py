@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 
@@ -23,21 +22,23 @@ from neuroshard_pipeline.replanning.present import Present
 from neuroshard_pipeline.torchrec_bridge.moving import checkpoint, load, move, save
 
 SAMPLES, RATE = 32, 0.1
-HOSTS = {2: 2, 4: 2, 8: 4}
+#: Seeds of plans from which models move. Column shards of table `a` have unequal widths, and are on different ranks.
+SEED = 19
+RANKS_PER_HOST = 2  # for TorchRec, 4 ranks are on two hosts
 OPTIMIZERS = {"rowwise": RowWiseAdagrad, "adagrad": torch.optim.Adagrad, "sgd": torch.optim.SGD}
 #: States of dense optimizers, and their names for sharded tables.
 NAMES = {"sum": "momentum1", "exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq"}
 
 
 class Model(nn.Module):
-    """Two pooled tables, one sequence table, and a dense layer."""
+    """Two pooled tables, one sequence table, and a dense layer; the rows of two tables cannot be cut evenly."""
 
     def __init__(self, rows: int = 40, more: bool = False) -> None:
         super().__init__()
         torch.manual_seed(0)
-        pooled = [("a", rows, 16), ("b", 24, 8), *([("c", 30, 8)] if more else [])]
+        pooled = [("a", rows, 16), ("b", 25, 8), *([("c", 30, 8)] if more else [])]
         self.bags = EmbeddingBagCollection([_config(EmbeddingBagConfig, *each) for each in pooled])
-        self.words = EmbeddingCollection([_config(EmbeddingConfig, "s", 36, 8)])
+        self.words = EmbeddingCollection([_config(EmbeddingConfig, "s", 37, 8)])
         self.dense = nn.Linear(16, 1)
 
     def forward(self, ids: KeyedJaggedTensor, words: KeyedJaggedTensor) -> torch.Tensor:
@@ -58,8 +59,8 @@ class Job:
         self.is_rowwise = optimizer == "rowwise"
         for table in (*model.bags.parameters(), *model.words.parameters()):
             apply_optimizer_in_backward(OPTIMIZERS[optimizer], [table], {"lr": RATE})
-        self.plan = plan_of_types(model, world, HOSTS[world], [kind], seed)
-        self.model = sharded(model, self.plan.to_torchrec(model, HOSTS[world], "cpu"))
+        self.plan = plan_of_types(model, world, RANKS_PER_HOST, [kind], seed)
+        self.model = sharded(model, self.plan.to_torchrec(model, RANKS_PER_HOST, "cpu"))
         self.blocks = {(s.table.name, s.column_offset, s.embedding_dim) for s in self.plan.shards}
         dense = dict(in_backward_optimizer_filter(self.model.named_parameters()))
         network = [dense.pop(name) for name in ("dense.weight", "dense.bias")]
@@ -80,15 +81,13 @@ class Job:
         dist.all_reduce(found)
         return found / dist.get_world_size()
 
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """All weights and states, put together from what TorchRec itself says where its shards are.
+    def shards(self) -> dict[str, list]:
+        """This rank's parts of all weights and states, from what TorchRec itself says: offsets, and values.
 
         States of row-wise Adagrad are repeated for all columns of their shard.
         """
-        own: dict[str, list] = {}
         weights = self.model.state_dict()
-        for name, value in weights.items():
-            own[name] = [(offsets, tensor.clone()) for offsets, tensor in _shards(value)]
+        own = {name: _shards(value) for name, value in weights.items()}
         for name, states in self.model.fused_optimizer.state_dict()["state"].items():
             for key, value in states.items():
                 shards = zip(_shards(weights[name]), value.local_shards(), strict=True)
@@ -98,13 +97,19 @@ class Job:
                 for key, value in optimizer.state.get(parameter, {}).items():
                     if key in NAMES:
                         own[f"{name} {NAMES[key]}"] = [((0,) * parameter.dim(), _as(parameter.detach(), value))]
-        gathered: list = [None] * dist.get_world_size()
-        dist.all_gather_object(gathered, own)
-        return {name: _joined([each for of in gathered for each in of.get(name, [])]) for name in _names(gathered)}
+        return own
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """All weights and states of all ranks, put together."""
+        arrays = {name: [(at, tensor.numpy()) for at, tensor in shards] for name, shards in self.shards().items()}
+        ranks = _gathered(arrays)
+        return {name: _joined([each for of in ranks for each in of.get(name, [])]) for name in set().union(*ranks)}
 
 
-def _names(gathered: list[dict]) -> set[str]:
-    return set(itertools.chain.from_iterable(gathered))
+def _gathered(own: object) -> list:
+    gathered: list = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, own)
+    return gathered
 
 
 def _shards(value: object) -> list:
@@ -119,11 +124,15 @@ def _as(weight: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
 
 
 def _joined(shards: list) -> torch.Tensor:
-    size = [max(at[dim] + tensor.shape[dim] for at, tensor in shards) for dim in range(shards[0][1].dim())]
+    size = [max(at[dim] + array.shape[dim] for at, array in shards) for dim in range(shards[0][1].ndim)]
     whole = torch.full(size, torch.nan)
-    for at, tensor in shards:
-        whole[tuple(slice(first, first + n) for first, n in zip(at, tensor.shape, strict=True))] = tensor
+    for at, array in shards:
+        whole[_place(at, array)] = torch.from_numpy(array)
     return whole
+
+
+def _place(offsets: tuple, part: object) -> tuple[slice, ...]:
+    return tuple(slice(first, first + size) for first, size in zip(offsets, part.shape, strict=True))
 
 
 def _batch(step: int) -> tuple[KeyedJaggedTensor, KeyedJaggedTensor]:
@@ -132,40 +141,35 @@ def _batch(step: int) -> tuple[KeyedJaggedTensor, KeyedJaggedTensor]:
     drawn = torch.randint(0, 24, (4, SAMPLES, 3), generator=torch.Generator().manual_seed(step))
     mine = drawn[:, rank * part : (rank + 1) * part]
     lengths = torch.full((part,), 3)
-    keys = ["a", "b"]
-    bags = KeyedJaggedTensor(keys, mine[:2].flatten(), lengths=lengths.repeat(2))
+    bags = KeyedJaggedTensor(["a", "b"], mine[:2].flatten(), lengths=lengths.repeat(2))
     return bags, KeyedJaggedTensor(["s"], mine[3].flatten(), lengths=lengths)
 
 
 def check_tensors(job: Job, before: dict[str, torch.Tensor]) -> None:
-    """Assert that all weights and states are those of `before`, bit by bit, or means over columns cut anew."""
-    found = job.tensors()
-    assert found.keys() == before.keys()
-    for name, tensor in before.items():
+    """Assert that this rank has its part of `before`, bit by bit, and that no tensor is missing on all ranks.
+
+    A state of row-wise Adagrad is the mean of what the columns of its shard had before.
+    """
+    own = job.shards()
+    assert set().union(*_gathered([*own])) == before.keys()
+    for name, (at, tensor) in ((name, shard) for name, shards in own.items() for shard in shards):
+        expected = before[name][_place(at, tensor)]
         if job.is_rowwise and name.endswith("momentum1"):
-            assert_blocks_are_means(found[name], tensor)
+            mean = expected.mean(dim=1, keepdim=True).expand_as(tensor)
+            torch.testing.assert_close(tensor, mean, rtol=1e-6, atol=0, msg=name)
         else:
-            assert torch.equal(found[name], tensor), name
+            assert torch.equal(tensor, expected), name
 
 
-def assert_blocks_are_means(found: torch.Tensor, before: torch.Tensor) -> None:
-    """Assert that every row of `found` is the mean of `before` over blocks of columns."""
-    new_block = (found[:, 1:] != found[:, :-1]).any(dim=0)
-    ends = [*(1 + new_block.nonzero()[:, 0]).tolist(), found.shape[1]]
-    for first, end in itertools.pairwise([0, *ends]):
-        torch.testing.assert_close(found[:, first], before[:, first:end].mean(dim=1), rtol=1e-6, atol=0)
-
-
-def check_goes_on(job: Job, before: dict[str, torch.Tensor], losses: torch.Tensor, blocks: set) -> None:
-    """Assert that a job has the tensors `before`, and that its next losses are these.
+def check_goes_on(job: Job, losses: torch.Tensor, blocks: set) -> None:
+    """Assert that the next losses of a job are these.
 
     Row-wise Adagrad has a state per block of columns: losses after the first one are those of before only if the blocks
     are.
     """
-    check_tensors(job, before)
-    found = job.train(3, 4)
     known = 1 if job.is_rowwise and job.blocks != blocks else len(losses)
-    torch.testing.assert_close(found[:known], losses[:known], rtol=1e-5, atol=1e-6)
+    found = job.train(*(3, 4)[:known])
+    torch.testing.assert_close(found, losses[:known], rtol=1e-5, atol=1e-6)
 
 
 def predicted_bytes(job: Job, other: Job) -> int:
@@ -173,46 +177,54 @@ def predicted_bytes(job: Job, other: Job) -> int:
     return port_bytes(moved_bytes(Present.of(job.plan), other.plan.shards, other.plan.ranks, other.plan.task))
 
 
-def moved_and_saved(rank: int, world_size: int, optimizers: list[str], folder: str) -> None:
-    """Move a trained model for every pair of types, and load checkpoints where `loaded_by_more_ranks` does not."""
-    for optimizer in optimizers:
-        jobs = _jobs(optimizer)  # each move and each load replaces all weights and states
-        for number, kind in enumerate(TYPES):
-            job, path = Job(kind, optimizer, seed=number), f"{folder}/{optimizer}-{kind}-{world_size}"
-            job.train(0, 1)
-            before = job.tensors()
-            save(path, job.model, job.optimizers)
-            for other in jobs:
-                moved = move(job.model, other.model, job.optimizers, other.optimizers)
-                assert optimizer != "sgd" or moved == predicted_bytes(job, other)
-            losses = job.train(3, 4)
-            if rank == 0:
-                torch.save((before, losses, job.blocks), f"{path}.pt")
-            for other in jobs:
-                check_goes_on(other, before, losses, job.blocks)
-            for other in jobs if (world_size, optimizer) == (2, "rowwise") else _two(jobs, number):
-                load(path, other.model, other.optimizers)
-                check_tensors(other, before)
+def moved_and_saved(rank: int, world_size: int, optimizer: str, folder: str, jobs: list[Job] | None = None) -> None:
+    """Move a trained model of every type to `jobs` (default: one of every type), save it, and load it in one of them.
+
+    Each move and each load replaces all weights and states of a job. Models with states on 2 ranks move to two types
+    only: 4 ranks move them for every pair, and a state of Adagrad has the same rectangles as its weights.
+    """
+    jobs = jobs or _jobs(optimizer)
+    for number, kind in enumerate(TYPES):
+        job, path = Job(kind, optimizer, seed=SEED + number), f"{folder}/{optimizer}-{kind}-{world_size}"
+        job.train(0, 1)
+        before = job.tensors()
+        save(path, job.model, job.optimizers)
+        others = _two(jobs, number) if world_size == 2 and optimizer != "sgd" else jobs
+        for other in others:
+            moved = move(job.model, other.model, job.optimizers, other.optimizers)
+            assert optimizer != "sgd" or moved == predicted_bytes(job, other)
+        losses = job.train(3, 4)
+        if rank == 0:
+            torch.save((before, losses, job.blocks), f"{path}.pt")
+        for other in others:
+            check_tensors(other, before)
+        for other in _two(jobs, number):
+            check_goes_on(other, losses, job.blocks)
+        load(path, other.model, other.optimizers)
+        check_tensors(other, before)
 
 
-def loaded_by_more_ranks(rank: int, world_size: int, folder: str) -> None:
-    """Load checkpoints that half as many ranks have written; 4 ranks do so for every pair of types and write their own.
+def loaded(rank: int, world_size: int, writers: int, folder: str) -> None:
+    """Load the checkpoints of another number of ranks (`writers`).
 
-    8 ranks load a checkpoint of every type, two under every type.
+    4 ranks do so for every pair of types, and then write their own; 2 ranks load each checkpoint under two types.
     """
     jobs = _jobs("rowwise")
     for number, kind in enumerate(TYPES):
-        path = f"{folder}/rowwise-{kind}-{world_size // 2}"
+        path = f"{folder}/rowwise-{kind}-{writers}"
+        before, losses, blocks = torch.load(f"{path}.pt")
         for job in jobs if world_size == 4 else _two(jobs, number):
             load(path, job.model, job.optimizers)
-            check_goes_on(job, *torch.load(f"{path}.pt"))
+            check_tensors(job, before)
+        for job in _two(jobs, number):
+            check_goes_on(job, losses, blocks)
     if world_size == 4:
-        moved_and_saved(rank, world_size, ["rowwise"], folder)
+        moved_and_saved(rank, world_size, "rowwise", folder, jobs)
 
 
 def _jobs(optimizer: str) -> list[Job]:
     """A job for every type."""
-    return [Job(kind, optimizer, seed=20 + number) for number, kind in enumerate(TYPES)]
+    return [Job(kind, optimizer, seed=SEED + 1 + number) for number, kind in enumerate(TYPES)]
 
 
 def _two(jobs: list[Job], number: int) -> list[Job]:
@@ -239,22 +251,18 @@ def _die() -> None:
 def refusals(rank: int, world_size: int, folder: str) -> None:  # noqa: ARG001
     """What cannot be loaded or moved is refused on all ranks, with a message that says what to do."""
     job, grown = Job("row_wise", "rowwise", seed=0), Job("column_wise", "rowwise", seed=0, rows=64, more=True)
-    path, initial = f"{folder}/rowwise-row_wise-2", grown.tensors()
-    with pytest.raises(ns.NeuroShardError, match="killed holds no checkpoint, or its job was killed"):
+    path, initial, error = f"{folder}/rowwise-row_wise-2", grown.tensors(), ns.NeuroShardError
+    with pytest.raises(error, match="killed holds no checkpoint, or its job was killed"):
         load(f"{folder}/killed", job.model, job.optimizers)
-    with pytest.raises(ns.NeuroShardError, match="row_wise-2 holds a checkpoint; give every checkpoint a folder"):
+    with pytest.raises(error, match="row_wise-2 holds a checkpoint; give every checkpoint a folder"):
         save(path, job.model, job.optimizers)
-    with pytest.raises(ns.NeuroShardError, match=r"lacks the tensor 'bags.embedding_bags.c.weight'; give new=True"):
+    with pytest.raises(error, match=r"lacks the tensor 'bags.embedding_bags.c.weight'; give new=True"):
         load(path, grown.model, grown.optimizers)
-    with pytest.raises(
-        ns.NeuroShardError, match=r"a.weight', .* is not that in .*: \(40, 16\) there and \(64, 16\) here"
-    ):
+    with pytest.raises(error, match=r"a.weight', .* is not that in .*: \(40, 16\) there and \(64, 16\) here"):
         move(job.model, Job("column_wise", "rowwise", seed=0, rows=64).model)
-    with pytest.raises(
-        ns.NeuroShardError, match=r"has no exp_avg, exp_avg_sq of 'dense.(bias|weight)'; give the optimizers"
-    ):
+    with pytest.raises(error, match=r"has no exp_avg, exp_avg_sq of 'dense.(bias|weight)'; give the optimizers"):
         load(path, job.model)
-    with pytest.raises(ns.NeuroShardError, match="the Model is not sharded"):
+    with pytest.raises(error, match="the Model is not sharded"):
         save(f"{folder}/new", Model())
     load(path, grown.model, grown.optimizers, new=True)
     found, (before, *_) = grown.tensors(), torch.load(f"{path}.pt")

@@ -44,7 +44,7 @@ def module(chosen: list[Table] | None = None) -> EmbeddingBagCollection:
 
 def constraints(sharding_types: list[str]) -> dict[str, ParameterConstraints]:
     return {
-        name: ParameterConstraints(sharding_types=sharding_types, min_partition=16, pooling_factors=[POOLING[name]])
+        name: ParameterConstraints(sharding_types=sharding_types, min_partition=32, pooling_factors=[POOLING[name]])
         for name in ROWS
     }
 

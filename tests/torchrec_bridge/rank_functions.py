@@ -25,20 +25,15 @@ Losses = list[tuple[float, float]]
 def trained_under_plans(rank: int, world_size: int, steps: int) -> dict[str, tuple[Losses, list[Call]]]:
     """For every plan of `plans_to_train`, losses per step, sharded and unsharded, and the collectives of a step.
 
-    These are the collectives of a further step with the first batch, as `recorded_collectives` lists them. An
-    all-to-all has the elements that this rank sends, any other collective those of the larger of its two buffers.
-    TorchRec passes outputs before inputs.
+    These are the collectives of the last step, as `recorded_collectives` lists them. An all-to-all has the elements
+    that this rank sends, any other collective those of the larger of its two buffers. TorchRec passes outputs before
+    inputs.
     """
     found = {}
-    part = slice(rank * trained_models.LOCAL_BATCH, (rank + 1) * trained_models.LOCAL_BATCH)
     for name, (kind, plan) in drawn_plans.plans_to_train(world_size).items():
         model = trained_models.built(kind)
-        batch = trained_models.Batches(model, world_size).draw(0, part)
         sharding_plan = plan.to_torchrec(model, drawn_plans.HOSTS[world_size], "cpu")
-        losses, sharded = training.train_both(rank, world_size, kind, sharding_plan, steps)
-        with recorded_collectives() as calls:
-            training.losses_of(sharded, batch).mean().backward()
-        found[name] = losses, list(calls)
+        found[name] = training.train_both(rank, world_size, kind, sharding_plan, steps, recorded_collectives())
     return found
 
 
@@ -48,7 +43,7 @@ def losses_under_planner(rank: int, world_size: int, kind: str, steps: int) -> t
     planner = drawn_plans.planner(model, world_size)
     plan = planner.collective_plan(model)
     placed = {name: str(table) for module in plan.plan.values() for name, table in module.items()}
-    return training.train_both(rank, world_size, kind, plan, steps)[0], placed
+    return training.train_both(rank, world_size, kind, plan, steps, contextlib.nullcontext())[0], placed
 
 
 def collective_plan_errors(rank: int, world_size: int, cases: list[str]) -> list[tuple[str, str]]:
@@ -109,13 +104,10 @@ def recorded_collectives() -> Iterator[list[Call]]:
 
         return call
 
-    for name in originals:
-        setattr(dist, name, recording(name))
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in originals:
+            patch.setattr(dist, name, recording(name))
         yield calls
-    finally:
-        for name, original in originals.items():
-            setattr(dist, name, original)
 
 
 _OTHERS = ("reduce_scatter_tensor", "all_gather_into_tensor")
@@ -128,8 +120,7 @@ def counted_operations(rank: int, world_size: int, unsplit: str) -> dict[str, in
     for module in plan.plan.values():
         for table in module.values():
             table.sharding_type = unsplit if len(table.ranks) == 1 else "column_wise"
-    part = slice(rank * trained_models.LOCAL_BATCH, (rank + 1) * trained_models.LOCAL_BATCH)
-    batch = trained_models.Batches(model, world_size).draw(0, part)
+    batch = training.drawn("dlrm", world_size, 0, rank)
     sharded = training.sharded(model, plan)
     training.losses_of(sharded, batch).mean().backward()
     with profile(activities=[ProfilerActivity.CPU]) as profiled:

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor import DTensor
 from torchrec.distributed import DistributedModelParallel, model_parallel
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs_registry
@@ -39,26 +38,19 @@ def losses_in_precision(rank: int, world_size: int, precision: str, steps: int) 
     """Losses of the sharded and of the unsharded model in every step, and the largest difference of final weights."""
     model = trained_models.built(KIND)
     plan = drawn_plans.plan_of_types(model, world_size, world_size, TYPES)
-    sharded = DistributedModelParallel(
-        model,
-        device=CPU,
-        plan=plan.to_torchrec(model, compute_device="cpu"),
-        sharders=torchrec_sharders(precision, "cpu"),
-    )
-    return _losses(rank, world_size, sharded, steps)
+    return _losses(rank, world_size, _in_precision(model, plan, precision), steps)
+
+
+def _in_precision(model: nn.Module, plan: Plan, precision: str) -> DistributedModelParallel:
+    sharders, sharding_plan = torchrec_sharders(precision, "cpu"), plan.to_torchrec(model, compute_device="cpu")
+    return DistributedModelParallel(model, device=CPU, plan=sharding_plan, sharders=sharders)
 
 
 def recorded_in_precision(rank: int, world_size: int, precision: str) -> list[tuple[str, int, int, str]]:
     """The collectives of one step under `pooled_plan`, as `recorded_collectives` lists them."""
     model = trained_models.built("dlrm")
-    part = slice(rank * trained_models.LOCAL_BATCH, (rank + 1) * trained_models.LOCAL_BATCH)
-    batch = trained_models.Batches(model, world_size).draw(0, part)
-    sharded = DistributedModelParallel(
-        model,
-        device=CPU,
-        plan=pooled_plan(world_size).to_torchrec(model, compute_device="cpu"),
-        sharders=torchrec_sharders(precision, "cpu"),
-    )
+    batch = training.drawn("dlrm", world_size, 0, rank)
+    sharded = _in_precision(model, pooled_plan(world_size), precision)
     training.losses_of(sharded, batch).mean().backward()  # creates buffers and groups
     with recorded_collectives() as calls:
         training.losses_of(sharded, batch).mean().backward()
@@ -123,8 +115,8 @@ def _losses(
     rank: int, world_size: int, sharded: nn.Module, steps: int, after_step: Callable[[int], None] = lambda _: None
 ) -> tuple[Losses, float]:
     whole = trained_models.built(KIND)
-    batches = trained_models.Batches(whole, world_size)
-    for shard, original in _pairs(sharded, whole):
+    batches, weights = trained_models.Batches(whole, world_size), whole.state_dict()
+    for shard, original in training.pairs(sharded, weights):
         shard.copy_(original)
     dense = [parameter for _, parameter in in_backward_optimizer_filter(sharded.named_parameters())]
     optimizers = [torch.optim.SGD(of, lr=trained_models.LEARNING_RATE) for of in (dense, whole.parameters())]
@@ -139,25 +131,4 @@ def _losses(
             loss.mean().backward()
             optimizer.step()
         after_step(step)
-    return losses, max(float((shard - original).abs().max()) for shard, original in _pairs(sharded, whole))
-
-
-def _pairs(sharded: nn.Module, whole: nn.Module) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """This rank's shards and replicas, each with the corresponding weights of the unsharded model."""
-    weights, pairs = whole.state_dict(), []
-    for name, value in sharded.state_dict().items():
-        for tensor, (row, column) in _shards(value):
-            rows, columns = tensor.shape if tensor.dim() == 2 else (len(tensor), 1)
-            original = weights[name][row : row + rows]
-            pairs.append((tensor, original[:, column : column + columns] if tensor.dim() == 2 else original))
-    return pairs
-
-
-def _shards(value: Any) -> list[tuple[torch.Tensor, tuple[int, int]]]:
-    """This rank's shards of a tensor, or the whole tensor, with their first rows and columns."""
-    if isinstance(value, DTensor):  # in the state dicts of replica groups
-        local = value.to_local()
-        return list(zip(local.local_shards(), local.local_offsets(), strict=False))  # a rank may have no shard
-    if hasattr(value, "local_shards"):
-        return [(shard.tensor.detach(), tuple(shard.metadata.shard_offsets)) for shard in value.local_shards()]
-    return [(value.detach(), (0, 0))]
+    return losses, max(float((shard - original).abs().max()) for shard, original in training.pairs(sharded, weights))

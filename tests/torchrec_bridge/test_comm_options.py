@@ -29,7 +29,7 @@ from neuroshard_pipeline.torchrec_plan.comm_precision import precision_of
 
 pytestmark = [pytest.mark.slow, *QUIET]
 
-STEPS = 6
+STEPS = 4
 
 
 def test_losses_in_half_precision_are_close_to_those_in_fp32(tmp_path):

@@ -114,24 +114,23 @@ def test_the_formula_counts_one_output_per_feature_or_per_id(config, pooling, nu
     np.testing.assert_allclose([shard.perf.fwd_compute, shard.perf.bwd_compute], expected, rtol=1e-9)
 
 
-@pytest.mark.parametrize("sharding_type", ["row_wise", "data_parallel"])
-def test_lookups_of_row_shards_and_replicas_have_numbers_of_their_own(sharding_type):
+def test_lookups_of_row_shards_and_replicas_have_numbers_of_their_own():
     """TorchRec's own code is the oracle of the formulas, which `perf_fit` applies to what a shard's kernel sees."""
     config = torchrec_perf_config(step_models(), topology(), BATCH, tables())
-    coefficients = config.coefficients.get_coefficients(sharding_type)
-    assert coefficients != config.coefficients.default
-    rows = [
-        [each.input_read_size_multiplier, each.lookup_size_multiplier, each.embedding_output_multiplier]
-        for each in (coefficients.fwd, coefficients.bwd)
-    ]
-    formula = LookupFormula(config.lookup_bw, np.array(rows), 0)
-    for table in tables():
-        kernel = "dense" if sharding_type == "data_parallel" else "fused"
-        (_, perf), *_ = perfs(config, [sharding_type])[table.name, sharding_type, kernel]
-        shard = whole(table, "data_parallel") if kernel == "dense" else row_shards(table, "row_wise", 4)[0]
-        seen, samples = lookup_shard(shard, 4 * BATCH, 4), lookup_batch_size(shard, 4 * BATCH, 4)
-        expected = formula.costs_ms([[seen]], samples)[0]
-        np.testing.assert_allclose([perf.fwd_compute, perf.bwd_compute], expected, rtol=0.01)  # TorchRec rounds ids up
+    for sharding_type, kernel in (("row_wise", "fused"), ("data_parallel", "dense")):
+        coefficients = config.coefficients.get_coefficients(sharding_type)
+        assert coefficients != config.coefficients.default
+        rows = [
+            [each.input_read_size_multiplier, each.lookup_size_multiplier, each.embedding_output_multiplier]
+            for each in (coefficients.fwd, coefficients.bwd)
+        ]
+        formula, found = LookupFormula(config.lookup_bw, np.array(rows), 0), perfs(config, [sharding_type])
+        for table in tables():
+            (_, perf), *_ = found[table.name, sharding_type, kernel]
+            shard = whole(table, "data_parallel") if kernel == "dense" else row_shards(table, "row_wise", 4)[0]
+            seen, samples = lookup_shard(shard, 4 * BATCH, 4), lookup_batch_size(shard, 4 * BATCH, 4)
+            expected = formula.costs_ms([[seen]], samples)[0]
+            np.testing.assert_allclose([perf.fwd_compute, perf.bwd_compute], expected, rtol=0.01)  # ids are rounded up
 
 
 def test_reductions_have_bandwidths_of_their_own():

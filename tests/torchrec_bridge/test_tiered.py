@@ -113,9 +113,8 @@ def test_exchanged_bytes_are_the_volumes_of_the_plan(trained):
             continue
         plan, others = exchanged_plan(case, world_size), world_size - case.ranks_per_host
         expected = plan_volumes(plan.task, plan.shards, plan.ranks)
-        sizes = (
-            8 * world_size * 2 * 3
-        )  # TorchRec's two modules tell every rank how many lengths, ids and samples follow
+        # TorchRec's two modules tell every rank how many lengths, ids and samples follow.
+        sizes = 8 * world_size * 2 * 3
         calls = [call for answer in answers for call in answer[at][1] if call.name == "all_to_all_single"]
         sent = sum(sum(call.sent_bytes) for call in calls) - 8 * world_size * (case.ranks_per_host - 1)
         across = sum(call.crossing_bytes(case.ranks_per_host) for call in calls)

@@ -114,11 +114,8 @@ def drawn_ids(step: int, samples: int, part: slice) -> tuple[KeyedJaggedTensor, 
     `d`, whose tables have no cold rows, have their least popular id.
     """
     rng = np.random.default_rng(step)
-    keys, values, lengths = (
-        ["unused"],
-        [np.zeros(samples, dtype=np.int64)[part]],
-        [np.ones(samples, dtype=np.int64)[part]],
-    )
+    keys, values = ["unused"], [np.zeros(samples, dtype=np.int64)[part]]
+    lengths = [np.ones(samples, dtype=np.int64)[part]]
     features = {name: rows for _, (rows, names, _) in SEQUENCES.items() for name in names}
     of_table = {name: table for table, (_, names, _) in SEQUENCES.items() for name in names}
     for name in sorted(features | {"shared": 64}):

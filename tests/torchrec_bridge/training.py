@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 import functools
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torchrec.distributed import DistributedModelParallel
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
@@ -16,16 +19,18 @@ from torchrec_bridge.trained_models import LEARNING_RATE, LOCAL_BATCH, Batches, 
 
 
 def train_both(
-    rank: int, world_size: int, kind: str, plan: ShardingPlan, steps: int
-) -> tuple[list[tuple[float, float]], DistributedModelParallel]:
-    """Losses per step of this rank's part under `plan`, and of the same samples in the unsharded model; then the model.
+    rank: int, world_size: int, kind: str, plan: ShardingPlan, steps: int, last: AbstractContextManager
+) -> tuple[list[tuple[float, float]], Any]:
+    """Losses per step of this rank's part under `plan`, and of the same samples in the unsharded model.
+
+    The forward and the backward pass of the last step run in the context `last`, whose value is returned, too.
 
     Raises:
         AssertionError: the trained weights of a shard differ from the unsharded model's.
     """
     expected, first, trained = _trained_unsharded(kind, world_size, steps)
     parallel = sharded(built(kind), plan)
-    for shard, original in _pairs(parallel, first):
+    for shard, original in pairs(parallel, first):
         shard.copy_(original)
     # Replicated tables belong to the dense parameters, although an optimizer was attached to them.
     dense = [parameter for _, parameter in in_backward_optimizer_filter(parallel.named_parameters())]
@@ -34,13 +39,14 @@ def train_both(
     losses = []
     for step in range(steps):
         optimizer.zero_grad()
-        mine = losses_of(parallel, _drawn(kind, world_size, step, rank)).mean()
-        mine.backward()
+        with last if step == steps - 1 else nullcontext() as value:
+            mine = losses_of(parallel, drawn(kind, world_size, step, rank)).mean()
+            mine.backward()
         losses.append((mine.item(), expected[step][part].mean().item()))
         optimizer.step()
-    for shard, original in _pairs(parallel, trained):
+    for shard, original in pairs(parallel, trained):
         torch.testing.assert_close(shard, original, rtol=1e-4, atol=1e-5)
-    return losses, parallel
+    return losses, value
 
 
 @functools.cache
@@ -65,7 +71,7 @@ def _trained_unsharded(
 
 
 @functools.cache
-def _drawn(kind: str, world_size: int, step: int, rank: int) -> tuple:
+def drawn(kind: str, world_size: int, step: int, rank: int) -> tuple:
     """The part of a batch that one rank trains with."""
     return _batches(kind, world_size).draw(step, slice(rank * LOCAL_BATCH, (rank + 1) * LOCAL_BATCH))
 
@@ -89,16 +95,22 @@ def losses_of(model: nn.Module, batch: tuple) -> torch.Tensor:
     return nn.functional.binary_cross_entropy_with_logits(model(dense, *ids), labels, reduction="none")
 
 
-def _pairs(
-    sharded: DistributedModelParallel, weights: dict[str, torch.Tensor]
-) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def pairs(sharded: nn.Module, weights: dict[str, torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """This rank's shards and replicas, each with the corresponding weights of the unsharded model."""
-    pairs = []
+    found = []
     for name, value in sharded.state_dict().items():
-        if hasattr(value, "local_shards"):
-            for shard in value.local_shards():
-                (row, column), (rows, columns) = shard.metadata.shard_offsets, shard.metadata.shard_sizes
-                pairs.append((shard.tensor.detach(), weights[name][row : row + rows, column : column + columns]))
-        else:
-            pairs.append((value.detach(), weights[name]))
-    return pairs
+        for tensor, (row, column) in _shards(value):
+            rows, columns = tensor.shape if tensor.dim() == 2 else (len(tensor), 1)
+            original = weights[name][row : row + rows]
+            found.append((tensor, original[:, column : column + columns] if tensor.dim() == 2 else original))
+    return found
+
+
+def _shards(value: Any) -> list[tuple[torch.Tensor, tuple[int, int]]]:
+    """This rank's shards of a tensor, or the whole tensor, with their first rows and columns."""
+    if isinstance(value, DTensor):  # in the state dicts of replica groups
+        local = value.to_local()
+        return list(zip(local.local_shards(), local.local_offsets(), strict=False))  # a rank may have no shard
+    if hasattr(value, "local_shards"):
+        return [(shard.tensor.detach(), tuple(shard.metadata.shard_offsets)) for shard in value.local_shards()]
+    return [(value.detach(), (0, 0))]
