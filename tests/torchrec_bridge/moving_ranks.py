@@ -24,7 +24,8 @@ from neuroshard_pipeline.torchrec_bridge.moving import checkpoint, load, move, s
 SAMPLES, RATE = 32, 0.1
 #: Seeds of plans from which models move. Column shards of table `a` have unequal widths, and are on different ranks.
 SEED = 19
-RANKS_PER_HOST = 2  # for TorchRec, 4 ranks are on two hosts
+#: Ranks per host by world size.
+HOSTS = {2: 2, 4: 2, 8: 4}
 OPTIMIZERS = {"rowwise": RowWiseAdagrad, "adagrad": torch.optim.Adagrad, "sgd": torch.optim.SGD}
 #: States of dense optimizers, and their names for sharded tables.
 NAMES = {"sum": "momentum1", "exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq"}
@@ -36,7 +37,7 @@ class Model(nn.Module):
     def __init__(self, rows: int = 40, more: bool = False) -> None:
         super().__init__()
         torch.manual_seed(0)
-        pooled = [("a", rows, 16), ("b", 25, 8), *([("c", 30, 8)] if more else [])]
+        pooled = [("a", rows, 16), ("b", 31, 8), *([("c", 30, 8)] if more else [])]
         self.bags = EmbeddingBagCollection([_config(EmbeddingBagConfig, *each) for each in pooled])
         self.words = EmbeddingCollection([_config(EmbeddingConfig, "s", 37, 8)])
         self.dense = nn.Linear(16, 1)
@@ -59,8 +60,8 @@ class Job:
         self.is_rowwise = optimizer == "rowwise"
         for table in (*model.bags.parameters(), *model.words.parameters()):
             apply_optimizer_in_backward(OPTIMIZERS[optimizer], [table], {"lr": RATE})
-        self.plan = plan_of_types(model, world, RANKS_PER_HOST, [kind], seed)
-        self.model = sharded(model, self.plan.to_torchrec(model, RANKS_PER_HOST, "cpu"))
+        self.plan = plan_of_types(model, world, HOSTS[world], [kind], seed)
+        self.model = sharded(model, self.plan.to_torchrec(model, HOSTS[world], "cpu"))
         self.blocks = {(s.table.name, s.column_offset, s.embedding_dim) for s in self.plan.shards}
         dense = dict(in_backward_optimizer_filter(self.model.named_parameters()))
         network = [dense.pop(name) for name in ("dense.weight", "dense.bias")]
@@ -204,14 +205,14 @@ def moved_and_saved(rank: int, world_size: int, optimizer: str, folder: str, job
         check_tensors(other, before)
 
 
-def loaded(rank: int, world_size: int, writers: int, folder: str) -> None:
-    """Load the checkpoints of another number of ranks (`writers`).
+def loaded(rank: int, world_size: int, folder: str) -> None:
+    """Load checkpoints that half as many ranks have written; 4 ranks do so for every pair of types and write their own.
 
-    4 ranks do so for every pair of types, and then write their own; 2 ranks load each checkpoint under two types.
+    8 ranks load a checkpoint of every type, two under every type.
     """
     jobs = _jobs("rowwise")
     for number, kind in enumerate(TYPES):
-        path = f"{folder}/rowwise-{kind}-{writers}"
+        path = f"{folder}/rowwise-{kind}-{world_size // 2}"
         before, losses, blocks = torch.load(f"{path}.pt")
         for job in jobs if world_size == 4 else _two(jobs, number):
             load(path, job.model, job.optimizers)

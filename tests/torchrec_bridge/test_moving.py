@@ -4,7 +4,7 @@ import pytest
 from torchrec_bridge.needs_torchrec import QUIET
 
 # isort: split
-from torchrec_bridge.moving_ranks import RANKS_PER_HOST, killed_while_saving, loaded, moved_and_saved, refusals
+from torchrec_bridge.moving_ranks import HOSTS, killed_while_saving, loaded, moved_and_saved, refusals
 from torchrec_bridge.ranks import run_ranks
 
 pytestmark = [pytest.mark.slow, *QUIET]
@@ -19,10 +19,10 @@ def folder(tmp_path_factory):
     return folder
 
 
-def test_checkpoints_of_every_type_load_on_more_and_on_fewer_ranks(folder):
-    """4 ranks also move and save, as the 2 ranks of `folder` do."""
-    run_ranks(4, folder, loaded, 2, str(folder), local_world_size=RANKS_PER_HOST)
-    run_ranks(2, folder, loaded, 4, str(folder))
+@pytest.mark.parametrize("world_size", [4, 8])
+def test_checkpoints_of_every_type_load_on_more_ranks(folder, world_size):
+    """For TorchRec, 4 or 8 ranks are on two hosts. 4 ranks also move and save, as those of `folder` do."""
+    run_ranks(world_size, folder, loaded, str(folder), local_world_size=HOSTS[world_size])
 
 
 def test_a_checkpoint_whose_job_was_killed_is_refused_and_the_old_one_loads(folder):
