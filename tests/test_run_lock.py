@@ -114,7 +114,7 @@ def test_a_failed_run_gives_the_lock_back(tmp_path):
 def test_the_pipeline_plan_runs_beside_another_run(tmp_path):
     """With the shipped cost models of the H100, because an empty data folder has none."""
     bootstrap()
-    task = {"tables": str(ROOT / "data/01_raw/criteo_kaggle.csv"), "sharder": "size_greedy"}
+    task = {"tables": str(ROOT / "data/01_raw/criteo_kaggle.csv"), "sharder": "size_greedy", "rivals": []}
     params = {"data_root": str(tmp_path), "plan": {"task": task}}
     with held_by_another_process(tmp_path), KedroSession.create(ROOT, env="h100", runtime_params=params) as session:
         session.run(pipeline_names=["plan"])
