@@ -2,10 +2,11 @@
 
 import os
 import signal
-import subprocess
-import sys
+import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -18,23 +19,32 @@ from neuroshard_pipeline.run_lock import LOCK_FILE, DataFolderInUseError, RunLoc
 
 _HOLD = """
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 from neuroshard_pipeline.run_lock import RunLock
 with closing(RunLock(Path(sys.argv[1]))):
     print("held", flush=True)
-    sys.stdin.read()
+    while not Path(sys.argv[2]).exists():
+        time.sleep(0.01)
 """
 
 
 @contextmanager
-def held_by_another_process(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that holds the lock of a folder until its input ends."""
-    command = [sys.executable, "-c", _HOLD, str(folder)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
-        yield holder
+def held_by_another_process(folder: Path) -> Iterator[BaseProcess]:
+    """A process that holds the lock of a folder until the block ends."""
+    with tempfile.TemporaryDirectory() as own:
+        script, end, told = (Path(own, name) for name in ("hold.py", "end", "stdout"))
+        script.write_text(_HOLD)
+        holder = warm.start([script, folder, end], Path(own))
+        while told.read_text() != "held\n":
+            assert holder.is_alive()
+            time.sleep(0.01)
+        try:
+            yield holder
+        finally:
+            end.touch()
+            holder.join()
 
 
 def test_a_second_run_ends_at_once_and_names_the_first(tmp_path):
@@ -44,7 +54,7 @@ def test_a_second_run_ends_at_once_and_names_the_first(tmp_path):
     assert second.returncode == 1
     message = second.stderr.splitlines()[-1]
     assert message.startswith(f"Error: the data folder {tmp_path} is in use by another run: process {holder.pid} on ")
-    assert f"`-c {tmp_path}`" in message
+    assert f"`hold.py {tmp_path} " in message
     assert "Wait until that run has ended" in message
     assert "data_root=" in message
     assert list(tmp_path.iterdir()) == []
@@ -82,7 +92,7 @@ def test_processes_that_compete_for_a_folder_never_hold_it_together(tmp_path):
 def test_a_killed_run_leaves_no_lock_behind(tmp_path):
     with held_by_another_process(tmp_path) as holder:
         os.kill(holder.pid, signal.SIGKILL)
-        holder.wait()
+        holder.join()
         with closing(RunLock(tmp_path)):
             assert str(os.getpid()) in (tmp_path / LOCK_FILE).read_text()
 
@@ -114,7 +124,7 @@ def test_a_failed_run_gives_the_lock_back(tmp_path):
 def test_the_pipeline_plan_runs_beside_another_run(tmp_path):
     """With the shipped cost models of the H100, because an empty data folder has none."""
     bootstrap()
-    task = {"tables": str(ROOT / "data/01_raw/criteo_kaggle.csv"), "sharder": "size_greedy"}
+    task = {"tables": str(ROOT / "data/01_raw/criteo_kaggle.csv"), "sharder": "size_greedy", "rivals": []}
     params = {"data_root": str(tmp_path), "plan": {"task": task}}
     with held_by_another_process(tmp_path), KedroSession.create(ROOT, env="h100", runtime_params=params) as session:
         session.run(pipeline_names=["plan"])

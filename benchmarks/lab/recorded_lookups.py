@@ -24,7 +24,6 @@ _FITTED, _CHECKED = 600, 1000
 def recorded_lookups(fitted: bool, folder: Path = FOLDER) -> list[PublishedLookup]:
     """The samples of a recording that the fit sees (`fitted`), or others."""
     samples, costs = _read(folder)
-    order = np.random.default_rng(0).permutation(len(samples))
     return [
         PublishedLookup(
             source=SOURCE if fitted else f"{SOURCE}, other samples",
@@ -38,12 +37,16 @@ def recorded_lookups(fitted: bool, folder: Path = FOLDER) -> list[PublishedLooku
                 "backward": 1e3 * costs.loc[sample.sample_id, "backward_ms"],
             },
         )
-        for sample in (samples[at] for at in (order[:_FITTED] if fitted else order[_FITTED : _FITTED + _CHECKED]))
+        for sample in (samples[:_FITTED] if fitted else samples[_FITTED:])
     ]
 
 
 @cache
 def _read(folder: Path) -> tuple[list[ComputeSample], pd.DataFrame]:
+    """The samples that the fit sees, followed by the others in use, and the costs of all samples."""
     recording = open_recording(RecordingParams(folder=str(folder), modelled_device=None))
-    samples = compute_samples_from_frame(recording.samples, recording.pool, recording.settings)
-    return samples, recording.costs.set_index("sample_id")
+    names = recording.samples["sample_id"].unique()
+    drawn = names[np.random.default_rng(0).permutation(len(names))[: _FITTED + _CHECKED]]
+    used = recording.samples[recording.samples["sample_id"].isin(drawn)]
+    found = {each.sample_id: each for each in compute_samples_from_frame(used, recording.pool, recording.settings)}
+    return [found[name] for name in drawn], recording.costs.set_index("sample_id")

@@ -97,8 +97,9 @@ def test_every_suite_is_as_asked(drawn):
     assert by_task.loc["scale-100-tables-16-ranks", "is_measured"] == np.False_
 
 
-def test_another_seed_draws_other_tasks(drawn):
-    assert not drawn_suites(with_suites(seed=2)).equals(drawn)
+def test_another_seed_draws_other_tasks():
+    first, other = (drawn_suites(with_suites(names=("paper_4",), seed=seed)) for seed in (1, 2))
+    assert not other.equals(first)
 
 
 def test_the_same_seed_draws_the_same_tasks_and_more_tasks_leave_the_first_ones_as_they_are(drawn):
