@@ -3,16 +3,17 @@
 import functools
 import gc
 import io
+import multiprocessing
 import os
 import pickle
 import shutil
 import sys
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
 import omegaconf.base
 import pytest
-import warm
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
 from kedro.config import OmegaConfigLoader
@@ -20,21 +21,13 @@ from kedro.framework.session import KedroSession, session
 from kedro.framework.startup import bootstrap_project
 from kedro.validation.type_extractor import TypeExtractor
 from omegaconf import OmegaConf
+from warm import MODULES
 
 ROOT = Path(__file__).resolve().parents[1]
 
 # Tests run side by side and start processes of their own. These processes and torch, which is not imported yet, read
 # this variable. With one thread per core each, they would spend most of their time waiting for each other.
 os.environ["OMP_NUM_THREADS"] = os.environ.get("TEST_THREADS", "1")
-
-# A pytest process has one fork server. Without this call, the server would import only what the first team of workers
-# needs, and every worker of another team would import its own modules for seconds. The server is forked before this
-# file changes Kedro. A run that is not parallel usually has few tests and starts no such server here.
-if "PYTEST_XDIST_WORKER" in os.environ and __name__ != "conftest":
-    gc.disable()  # until all tests are collected; hardly anything of what is imported is garbage
-    warm.start_fork_server_of_pytest()
-# pytest imports this file as `tests.conftest`, and tests as `conftest`, which would execute it again.
-sys.modules["conftest"] = sys.modules[__name__]
 
 # A shared machine may be slow at any single example, and hypothesis's checks of time would then fail a correct test.
 # Every run draws the same examples, so that two runs of the same code agree; `--hypothesis-profile new` draws new ones.
@@ -129,8 +122,20 @@ def pytest_collection_finish() -> None:
     """Collect garbage less often, and exempt the imported modules, which would be searched again and again."""
     gc.collect()
     gc.freeze()
-    gc.enable()
     gc.set_threshold(50_000, 20, 100)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _fork_server() -> None:
+    """In a parallel run, start a fork server with the modules of all tests, for worker processes and programs.
+
+    A pytest process has one fork server. Without this call, the server would import only what the first team of workers
+    needs, and every worker of another team would import its own modules for seconds. A run that is not parallel usually
+    has few tests and starts no such server here.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        multiprocessing.get_context("forkserver").set_forkserver_preload(MODULES)
+        forkserver.ensure_running()
 
 
 @pytest.fixture(scope="session")

@@ -8,16 +8,13 @@ of what happens when an interpreter ends, must start a new one.
 from __future__ import annotations
 
 import ctypes
-import gc
-import importlib
 import multiprocessing
 import os
 import runpy
 import socket
 import sys
 import tempfile
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection, forkserver
 from multiprocessing.process import BaseProcess
@@ -111,34 +108,11 @@ def _run_program(arguments: list[str], output: Path, environment: dict[str, str]
         runpy.run_path(arguments[0], run_name="__main__")
 
 
-def start_fork_server_of_pytest() -> None:
-    """Import the modules of all tests, and fork the server of the tests' programs and worker processes from here.
+def _start_fork_server() -> None:
+    """Fork the server of the program's worker processes, which `multiprocessing` would start as a new interpreter.
 
-    Otherwise this process and its server would both import them. Warnings are those of a new interpreter.
-    """
-    with warnings.catch_warnings():
-        warnings.resetwarnings()
-        for category in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
-            warnings.simplefilter("ignore", category)
-        warnings.filterwarnings("default", category=DeprecationWarning, module="__main__")
-        for name in MODULES:
-            importlib.import_module(name)
-        _start_fork_server(_forget_pytest)
-
-
-def _forget_pytest() -> None:
-    """Restore the streams and finders of a new interpreter, and forget the modules that pytest is importing."""
-    sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
-    sys.meta_path = [finder for finder in sys.meta_path if "pytest" not in type(finder).__module__]
-    for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
-        del sys.modules[name]
-
-
-def _start_fork_server(prepare: Callable[[], None] = lambda: None) -> None:
-    """Fork the server of this process's workers, which `multiprocessing` would start as a new interpreter.
-
-    It is a child of this process, and ends after it and its workers. It is forked before this process has threads that
-    compute: a process that is forked while a thread holds a lock of the C library would wait for this lock forever.
+    It is a child of the program, and ends after the program and its workers. It is forked before the program has
+    threads: a process that is forked while a thread holds a lock of the C library would wait for this lock forever.
     """
     server = forkserver._forkserver
     address = connection.arbitrary_address("AF_UNIX")
@@ -150,9 +124,6 @@ def _start_fork_server(prepare: Callable[[], None] = lambda: None) -> None:
         if pid == 0:
             try:
                 os.close(alive)
-                prepare()
-                gc.freeze()  # no fork needs to search the imported modules for garbage
-                gc.enable()
                 forkserver.main(listener.fileno(), ends_with, [])
             finally:
                 os._exit(0)
