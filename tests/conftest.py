@@ -25,6 +25,9 @@ from warm import MODULES
 
 ROOT = Path(__file__).resolve().parents[1]
 
+# pytest imports this file as `tests.conftest`, and tests as `conftest`, which would execute it again.
+sys.modules["conftest"] = sys.modules[__name__]
+
 # Tests run side by side and start processes of their own. These processes and torch, which is not imported yet, read
 # this variable. With one thread per core each, they would spend most of their time waiting for each other.
 os.environ["OMP_NUM_THREADS"] = os.environ.get("TEST_THREADS", "1")
@@ -134,8 +137,10 @@ def _fork_server() -> None:
     has few tests and starts no such server here.
     """
     if "PYTEST_XDIST_WORKER" in os.environ:
-        multiprocessing.get_context("forkserver").set_forkserver_preload(MODULES)
-        forkserver.ensure_running()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=os.pathsep)  # for the module `compiled`
+            multiprocessing.get_context("forkserver").set_forkserver_preload(MODULES)
+            forkserver.ensure_running()
 
 
 @pytest.fixture(scope="session")
