@@ -135,7 +135,7 @@ def test_a_search_and_the_price_agree_on_half_precision_and_averaging():
         task = ShardingTask(tables, 4, 64, 2**40, **options)
         cost = priced(Plan(task, tuple(map(whole, tables)), (0, 1, 2, 3), "even"), models).predicted
         prices = step_prices(models.step, task)
-        own = prices.own_ms([whole(tables[0])])[0] + prices.shared_ms(list(map(whole, tables)))
+        own = prices.own_ms([whole(tables[0])])[0] + prices.shared_ms(list(map(whole, tables))).sum()
         groups_ms = prices.groups_ms([whole(tables[0])], [])
         further = np.add(cost.input_dist_ms, cost.module_ms)[0] + (cost.reduction_ms[0] if cost.reduction_ms else 0.0)
         assert own + groups_ms == pytest.approx(further)

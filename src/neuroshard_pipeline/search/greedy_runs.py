@@ -95,11 +95,13 @@ def run_greedily(sequences: IntArray, problem: Problem, caps: IntArray) -> tuple
     count, num_steps = 1, sequences.shape[1]
     price, batch_size = problem.models.compute.costs_from_sums, problem.task.batch_size
     runs.state[0] = _branches(sequences)[0]
+    costs_ms = np.empty((0, 2))
     for step in range(num_steps):
-        count = _place_next(step, count, shards, runs)
+        count = _advance(step, count, costs_ms, shards, runs)
         if not count and not (shards.branches[:, 0] > step).any():
             break
-        _price_last(step, count, price(runs.changed[:count], batch_size), shards, runs)
+        costs_ms = price(runs.changed[:count], batch_size)
+    _price_last(num_steps - 1, count, costs_ms, shards, runs)
     return runs, runs.rows[:count]
 
 
@@ -110,7 +112,7 @@ def compile_ahead() -> None:
     free, anywhere = np.zeros(0), np.zeros((0, 0), dtype=bool)
     shards = Shards(none, no_costs, nothing, nothing, nothing, free, anywhere, nothing, none)
     runs = Runs(nothing, nothing, nothing, nothing, none, np.zeros((0, 0, 0)), none, none, none, no_costs, no_costs)
-    _price_last(0, _place_next(0, 0, shards, runs), np.zeros((0, 2)), shards, runs)
+    _price_last(0, _advance(0, 0, no_costs, shards, runs), no_costs, shards, runs)
 
 
 def _shards(sequences: IntArray, problem: Problem, caps: IntArray) -> Shards:
@@ -157,6 +159,14 @@ def _branches(sequences: IntArray) -> tuple[int, IntArray]:
         open_states.append(position)
     branches.sort(key=lambda branch: branch[0])
     return int(order[0]), np.array(branches, dtype=np.int64).reshape(-1, 3)
+
+
+@njit(cache=True)
+def _advance(step: int, count: int, costs_ms: FloatArray, shards: Shards, runs: Runs) -> int:  # pragma: no cover
+    """Store the costs that the last step led to, and place shard `step`; returns the number of runs left."""
+    if step > 0:
+        _price_last(step - 1, count, costs_ms, shards, runs)
+    return _place_next(step, count, shards, runs)
 
 
 @njit(cache=True)

@@ -173,7 +173,8 @@ def _shortfalls(task: ShardingTask, memory: MemoryModel, needs: Sequence[_Need])
 def _too_large_shards(task: ShardingTask, memory: MemoryModel, needs: Sequence[_Need]) -> Iterator[str]:
     """A reason for every unit whose largest shard fits no rank allowed for it, the largest of these shards first."""
     limits = memory.limits(task)
-    for need in sorted(needs, key=lambda each: -each.largest):
+    least = min(limits)
+    for need in sorted((need for need in needs if need.largest > least), key=lambda each: -each.largest):
         unit = need.unit
         roomiest = max(limits if unit.ranks is None else [limits[rank] for rank in unit.ranks])
         if need.largest <= roomiest:

@@ -272,16 +272,14 @@ class Problem:
         if known == len(self.unit):
             return
         new = zip(self.unit[known:].tolist(), self.width[known:].tolist(), strict=True)
-        shards = [self._shards(unit, 0, width) for unit, width in new]
-        embedding = self.embeddings_of([shard for kind in shards for shard in kind])
-        if len(embedding) > len(shards):
-            starts = np.cumsum([0, *(len(kind) for kind in shards[:-1])])
-            embedding = np.add.reduceat(embedding, starts, axis=0)
+        kinds = [self._shards(unit, 0, width) for unit, width in new]
+        shards, starts = [shard for kind in kinds for shard in kind], np.cumsum([0, *map(len, kinds[:-1])])
+        embedding = np.add.reduceat(self.embeddings_of(shards), starts, axis=0)
         cost_ms = self.models.compute.costs_from_sums(embedding, self.task.batch_size).sum(axis=-1)
         self._cost = np.append(self._cost, quantised(cost_ms))
-        prices = self.prices
-        added_ms = [(0.0, 0.0) if prices is None else (prices.shared_ms(of), prices.reorder_ms(of)) for of in shards]
-        self._shared_ms, self._reorder_ms = np.column_stack(
-            [(self._shared_ms, self._reorder_ms), np.transpose(added_ms)]
-        )
+        added_ms = np.zeros((2, len(shards)))
+        if self.prices is not None:
+            added_ms = np.stack([self.prices.shared_ms(shards), self.prices.reorder_ms(shards)])
+        added_ms = np.add.reduceat(added_ms, starts, axis=1)
+        self._shared_ms, self._reorder_ms = np.concatenate([(self._shared_ms, self._reorder_ms), added_ms], axis=1)
         self._embedding = np.concatenate([self._embedding, embedding]) if known else embedding

@@ -138,8 +138,7 @@ class SpreadEstimate:
         place = np.arange(len(shards)).reshape(-1, _LEVELS)  # (T, L) in `shards`
         self._columns = self._sums(shards)[place]
         self._alone = self._compute_ms(self._columns)
-        self._shared = np.array([self._prices.shared_ms([shard]) for shard in shards])[place]
-        self._reorder_ms = np.array([self._prices.reorder_ms([shard]) for shard in shards])[place]
+        self._shared, self._reorder_ms = self._prices.shared_ms(shards)[place], self._prices.reorder_ms(shards)[place]
         self._dims = np.array([outputs_per_sample(whole(table), self._task) for table in tables])
         self._is_sequence = np.array([table.pooling == "none" for table in tables])
         constraints = [self._task.constraints.of(table.name) for table in tables]
@@ -173,8 +172,7 @@ class SpreadEstimate:
         shards = [largest_row_shards(table, self._task)[kind] for table in tables]
         blocks = np.array([-(-shard.table.embedding_dim // shard.embedding_dim) for shard in shards])
         counts = blocks * [-(-shard.table.num_embeddings // shard.num_rows) for shard in shards]
-        shared = [count * self._prices.shared_ms([shard]) for count, shard in zip(counts, shards, strict=True)]
-        return self._sums(shards), np.array(shared), blocks
+        return self._sums(shards), counts * self._prices.shared_ms(shards), blocks
 
     def _sums(self, shards: Sequence[Shard]) -> FloatArray:
         """Embeddings with own ms (S, H); 0 for shards of types that their tables cannot have."""

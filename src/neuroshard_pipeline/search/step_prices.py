@@ -55,17 +55,17 @@ class StepPrices:
     def own_ms(self, shards: Sequence[Shard]) -> FloatArray:
         """(S,) ms that each shard adds to its rank."""
         sync_ms = [self.sync_ms_per_byte * synced_bytes(each, self.task) for each in shards]
-        return np.array([own @ self.per_unit + ms for (own, _), ms in zip(self._works(shards), sync_ms, strict=True)])
+        return np.asarray(self._works(shards)[:, 0] @ self.per_unit + sync_ms)
 
     def gathered_ms(self, shards: Sequence[Shard]) -> FloatArray:
         """(S,) ms in which the rank of each shard copies its outputs, if its group has several kernels there."""
         return self._works(shards)[:, 0, _POOLED] * self.per_unit[_GATHERED]
 
-    def reorder_ms(self, shards: Sequence[Shard]) -> float:
-        """Ms that every rank needs to reorder the outputs of these column-wise shards, once any table is cut."""
+    def reorder_ms(self, shards: Sequence[Shard]) -> FloatArray:
+        """(S,) ms that every rank needs to reorder the outputs of a column-wise shard, once any table is cut."""
         reordered, permuted = self.per_unit[[_REORDERED, _PERMUTED]]
-        prices = [reordered + permuted / shard.embedding_dim for shard in shards]
-        return float(sum(self._works(shards)[:, 1, _RETURNED] * prices))
+        prices = reordered + permuted / np.array([shard.embedding_dim for shard in shards])
+        return np.asarray(self._works(shards)[:, 1, _RETURNED] * prices)
 
     def joined_at_most_ms(self, whole_tables: Sequence[Shard]) -> float:
         """Ms in which every rank joins the outputs if these tables, in one module, have several sharding types."""
@@ -88,9 +88,9 @@ class StepPrices:
         """Ms that every rank needs because these numbers of modules and groups exchange ids."""
         return float(self.per_unit[_EXCHANGES] @ (modules, groups))
 
-    def shared_ms(self, shards: Sequence[Shard]) -> float:
-        """Ms that the shards together add to every rank."""
-        return float(sum(everywhere @ self.per_unit for _, everywhere in self._works(shards)))
+    def shared_ms(self, shards: Sequence[Shard]) -> FloatArray:
+        """(S,) ms that each shard adds to every rank."""
+        return np.asarray(self._works(shards)[:, 1] @ self.per_unit)
 
 
 def step_prices(step: StepCostModel, task: ShardingTask) -> StepPrices:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 import numpy as np
 
@@ -47,20 +48,24 @@ class GreedySharder:
         weight, world_size = GREEDY_WEIGHTS[self.name], problem.task.world_size
         sizes, limits = problem.bytes[problem.whole_tables].tolist(), problem.limits.tolist()
         weights = [sum(weight(problem.task.tables[index]) for index in unit.members) for unit in problem.units]
-        used, loads, ranks = [0] * world_size, [0.0] * world_size, [0] * len(sizes)
+        ranks, least_loaded = [0] * len(sizes), [(0.0, 0, rank) for rank in range(world_size)]  # a heap: load, bytes
         for index in sorted(range(len(sizes)), key=lambda i: (-weights[i], -sizes[i])):
-            allowed = problem.units[index].ranks or range(world_size)
-            with_room = [rank for rank in allowed if used[rank] + sizes[index] <= limits[rank]]
-            if not with_room:
-                most_free = max(limits[rank] - used[rank] for rank in allowed)
+            allowed, passed = problem.units[index].ranks or range(world_size), []
+            while least_loaded:
+                load, used, rank = heappop(least_loaded)
+                if rank in allowed and used + sizes[index] <= limits[rank]:
+                    ranks[index] = rank
+                    heappush(least_loaded, (load + weights[index], used + sizes[index], rank))
+                    break
+                passed.append((load, used, rank))
+            else:
+                most_free = max(limits[rank] - used for _, used, rank in passed if rank in allowed)
                 reason = (
                     f"{self.name} found no rank for table {problem.units[index].name!r}: it needs "
                     f"{memory_text(sizes[index])} and no allowed rank has more than {memory_text(most_free)} left: "
                     f"{memory_text(sizes[index] - most_free)} are missing"
                 )
                 raise whole_tables_do_not_fit(problem, reason)
-            rank = min(with_room, key=lambda r: (loads[r], used[r]))
-            ranks[index] = rank
-            used[rank] += sizes[index]
-            loads[rank] += weights[index]
+            for each in passed:
+                heappush(least_loaded, each)
         return problem.whole_placement(ranks)

@@ -101,6 +101,7 @@ class Constraints:
     where: str = field(default="", compare=False)
     _by_table: dict[str, TableConstraint] = field(init=False, repr=False, compare=False)
     _grouped: frozenset[str] = field(init=False, repr=False, compare=False)
+    _combined: dict[str, TableConstraint] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tables", tuple(self.tables))
@@ -120,6 +121,11 @@ class Constraints:
 
         `TABLE_WISE` without `column_wise`, and `split` of False, become a `max_shards` of 1.
         """
+        if table not in self._combined:
+            self._combined[table] = self._combine(table)
+        return self._combined[table]
+
+    def _combine(self, table: str) -> TableConstraint:
         own = self._by_table.get(table) or TableConstraint(table)
         types = _common_types(own.sharding_types, self.sharding_types)
         is_whole = not own.split or (types is not None and TABLE_WISE in types and "column_wise" not in types)
