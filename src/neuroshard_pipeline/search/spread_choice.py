@@ -16,6 +16,7 @@ the best ones. A step has fixed costs for every sharding type that occurs; there
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -40,6 +41,9 @@ _NUM_PREFIXES = 16
 #: Numbers of the most expensive tables whose rows may be cut; another choice is all tables.
 _CUT_COUNTS = (1, 2, 3, 5, 8, 13)
 
+#: Estimated costs are compared in ms with so many decimals: last bits depend on how many are estimated at once.
+_DECIMALS = 9
+
 _REPLICA: ShardingType = "data_parallel"
 
 
@@ -47,8 +51,13 @@ _REPLICA: ShardingType = "data_parallel"
 class Candidate:
     """Sharding types of spread tables, and the estimated cost of a step in ms without the tables that must be cut."""
 
-    types: Mapping[str, ShardingType]
     estimate_ms: float
+    make_types: Callable[[], Mapping[str, ShardingType]]
+
+    @cached_property
+    def types(self) -> Mapping[str, ShardingType]:
+        """The types of the spread tables; made when they are needed, because most candidates are dear."""
+        return self.make_types()
 
 
 class SpreadChoice:
@@ -83,7 +92,7 @@ class SpreadChoice:
     def candidates(self) -> list[Candidate]:
         """Candidates in ascending order of estimated cost, several for every set of tables with cut rows."""
         if self._estimate is None:
-            return [Candidate(self._must, 0.0)]
+            return [Candidate(0.0, lambda: self._must)]
         none = np.empty(0, dtype=np.int64)
         found = self._with_replicas(self._estimate, self._cuts[0], none)
         for kind in self._cuts:
@@ -97,26 +106,38 @@ class SpreadChoice:
         """Candidates with another sharding type for one of the tables, in ascending order of estimated cost."""
         if self._estimate is None:
             return []
-        found = []
-        for table in self._tables:
-            own = types.get(table.name, "column_wise")
-            for kind in ("column_wise", _REPLICA, *self._cuts):
-                if kind != own and self._may_be(table, kind):
-                    changed = {**types, table.name: kind}
-                    found.append(self._priced({n: t for n, t in changed.items() if t != "column_wise"}))
-        return sorted(found, key=lambda candidate: candidate.estimate_ms)
+        kinds: list[ShardingType] = ["column_wise", _REPLICA, *self._cuts]
+        own = [types.get(table.name, "column_wise") for table in self._tables]
+        now = np.array([kinds.index(kind) if kind in kinds else len(kinds) for kind in own], dtype=np.int8)
+        changes = [
+            (at, number)
+            for at, table in enumerate(self._tables)
+            for number, kind in enumerate(kinds)
+            if kind != own[at] and self._may_be(table, kind)
+        ]
+        tables, new = np.array(changes, dtype=np.int64).reshape(-1, 2).T
+        numbers = np.tile(now, (len(changes), 1))
+        numbers[np.arange(len(changes)), tables] = new
+        is_cut = (numbers >= kinds.index(self._cuts[0])) & (numbers < len(kinds))
+        # If tables are cut in several ways, the estimate assumes the way of the first one for all.
+        first = numbers[np.arange(len(changes)), is_cut.argmax(axis=1)]
+        of_cut = np.where(is_cut.any(axis=1), first, kinds.index(self._cuts[0]))
+        costs = np.empty(len(changes))
+        for number in np.unique(of_cut):
+            some = of_cut == number
+            costs[some] = self._estimate.costs_ms(numbers[some] == 1, numbers[some] > 1, kinds[number])
+        names, order = [table.name for table in self._tables], np.argsort(costs.round(_DECIMALS), kind="stable")
+        return [
+            Candidate(costs[at], partial(self._changed, types, names[tables[at]], kinds[new[at]]))
+            for at in order.tolist()
+        ]
+
+    def _changed(self, types: Mapping[str, ShardingType], name: str, kind: ShardingType) -> Mapping[str, ShardingType]:
+        changed = {**types, name: kind}
+        return {**self._must, **{table: own for table, own in changed.items() if own != "column_wise"}}
 
     def _may_be(self, table: Table, kind: ShardingType) -> bool:
         return kind in self._types[table.name]
-
-    def _priced(self, types: Mapping[str, ShardingType]) -> Candidate:
-        """The candidate of these types. If tables are cut in several ways, the estimate assumes one way for all."""
-        assert self._estimate is not None
-        of = [types.get(table.name, "column_wise") for table in self._tables]
-        replicas = np.array([i for i, kind in enumerate(of) if kind == _REPLICA], dtype=np.int64)
-        cut = np.array([i for i, kind in enumerate(of) if kind not in ("column_wise", _REPLICA)], dtype=np.int64)
-        kind: ShardingType = next((of[i] for i in cut if of[i] in self._cuts), self._cuts[0])
-        return Candidate({**self._must, **types}, self._estimate.cost_ms(replicas, cut, kind))
 
     def _with_replicas(self, estimate: SpreadEstimate, kind: ShardingType, rows: IntArray) -> list[Candidate]:
         """Candidates in which the rows of some tables are cut, with different numbers of replicas.
@@ -140,20 +161,24 @@ class SpreadChoice:
     ) -> list[Candidate]:
         """Candidates: the first tables of `ranked`, at least `least`, are replicas, and the rest of `rows` is cut."""
         counts = _counts_that_fit(self._problem, estimate, ranked, least)
+        place_of, is_row = np.full(len(self._tables), len(ranked)), np.zeros(len(self._tables), dtype=bool)
+        place_of[ranked], is_row[rows] = np.arange(len(ranked)), True
 
-        def priced(count: int) -> Candidate:
-            replicas, left = ranked[:count], np.setdiff1d(rows, ranked[:count])
-            names: dict[str, ShardingType] = {self._tables[i].name: kind for i in left}
-            names |= {self._tables[i].name: _REPLICA for i in replicas}
-            return Candidate({**self._must, **names}, estimate.cost_ms(replicas, left, kind))
+        def types(count: int) -> Mapping[str, ShardingType]:
+            names: dict[str, ShardingType] = {self._tables[i].name: kind for i in np.setdiff1d(rows, ranked[:count])}
+            return {**self._must, **names, **{self._tables[i].name: _REPLICA for i in ranked[:count]}}
+
+        def priced(places: IntArray) -> dict[int, Candidate]:
+            replicas = place_of < counts[places, None]
+            costs = estimate.costs_ms(replicas, is_row & ~replicas, kind).round(_DECIMALS).tolist()
+            made = [partial(types, count) for count in counts[places].tolist()]
+            return dict(zip(places.tolist(), map(Candidate, costs, made), strict=True))
 
         places = np.unique(np.geomspace(1, len(counts), _NUM_PREFIXES).astype(int) - 1)
-        found = {int(place): priced(int(counts[place])) for place in places}
-        best = min(found, key=lambda place: found[place].estimate_ms)
-        at = int(np.searchsorted(places, best))
+        found = priced(places)
+        at = int(np.argmin([found[place].estimate_ms for place in places.tolist()]))
         around = np.linspace(places[max(at - 1, 0)], places[min(at + 1, len(places) - 1)], _NUM_PREFIXES).astype(int)
-        found |= {int(place): priced(int(counts[place])) for place in np.unique(around) if int(place) not in found}
-        return list(found.values())
+        return list((found | priced(np.setdiff1d(around, places))).values())
 
 
 def _counts_that_fit(problem: Problem, estimate: SpreadEstimate, ranked: IntArray, least: int) -> IntArray:

@@ -7,7 +7,7 @@ receives the ids of the whole table. Replicas load all ranks equally, tables wit
 
 Shapes: T tables, L levels (2**level column shards), W ranks, H numbers: those that describe a shard's cost (shard
 embedding) and, as the last number, the *own ms*, which input dist and TorchRec's own work for the shard add to the cost
-of its rank (`step_prices`). S shards, Q quantities of work.
+of its rank (`step_prices`). S shards, Q quantities of work, N choices of sharding types.
 """
 
 from collections.abc import Sequence
@@ -30,6 +30,8 @@ from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, Sharding
 _LEVELS = 5
 #: A table is split further while one of its shards costs more than this multiple of the cost of a balanced rank.
 _TOO_LARGE = 1.1
+#: Largest number of shard counts (N, T, L) that are considered at once.
+_AT_ONCE = 2_000_000
 #: Number of points between which the cost of an all-to-all is interpolated.
 _POINTS = 16
 _BYTES_PER_FLOAT, _MILLION = 4.0, 1e6
@@ -66,71 +68,80 @@ class SpreadEstimate:
             np.maximum(total - self._columns[which, 0], 0.0) / world
         )
         mean = float(self._dims.sum()) / world
-        slope = (self._exchange_ms(mean) - self._exchange_ms(0.8 * mean)) / max(0.2 * mean, 1e-9)
+        less_ms, mean_ms = self._exchange_ms(np.array([0.8 * mean, mean]))
+        slope = (mean_ms - less_ms) / max(0.2 * mean, 1e-9)
         saved = saved + max(slope, 0.0) * self._dims[which] / world + self._shared[which, 0]
         usual = self._replica[which].mean(axis=0) * np.sqrt(len(which))
         added = self._compute_ms(usual + self._replica[which]) - float(self._compute_ms(usual))
         size = _BYTES_PER_FLOAT * float(np.median(self._gradients[which]))
-        per_byte = max(self._gradients_ms(4 * size) - self._gradients_ms(size), 0.0) / (3 * size)
+        one_ms, four_ms = self._gradients_ms(np.array([size, 4 * size]))
+        per_byte = max(four_ms - one_ms, 0.0) / (3 * size)
         added = added + self._replica_ms[which] + per_byte * _BYTES_PER_FLOAT * self._gradients[which]
         return np.argsort(-saved / np.maximum(added, 1e-12), kind="stable")
 
-    def cost_ms(self, replicas: IntArray, cut: IntArray, kind: ShardingType) -> float:
-        """Estimated cost of a step with the tables `replicas` and `cut` by index; all others are column-wise.
+    def costs_ms(self, replicas: BoolArray, cut: BoolArray, kind: ShardingType) -> FloatArray:
+        """(N,) estimated costs of a step with the tables `replicas` and `cut`, (N, T) each; all others are column-wise.
 
         The type of the cut tables is one of `_CUTS`.
         """
-        columns = np.ones(len(self._dims), dtype=bool)
-        columns[replicas] = columns[cut] = False
-        cost = self._columns_ms(columns) if columns.any() else 0.0
-        cost += self._joined_ms if sum(map(bool, (columns.any(), len(replicas), len(cut)))) > 1 else 0.0
-        groups = int(columns.any()) + bool(len(cut))
-        cost += self._prices.exchanges_ms(min(groups, 1), groups)
-        if len(replicas):
-            cost += float(self._compute_ms(self._replica[replicas].sum(axis=0))) + float(
-                self._replica_ms[replicas].sum()
-            )
-            cost += self._gradients_ms(_BYTES_PER_FLOAT * float(self._gradients[replicas].sum()))
-            cost += self._any_replica_ms
-        return cost + (self._cut_ms(cut, kind) if len(cut) else 0.0)
+        some, costs = max(1, _AT_ONCE // (_LEVELS * len(self._dims))), np.empty(len(cut))
+        for start in range(0, len(cut), some):
+            part = slice(start, start + some)
+            costs[part] = self._costs_ms(replicas[part], cut[part], kind)
+        return costs
 
-    def _columns_ms(self, which: BoolArray) -> float:
-        world, level = self._task.world_size, np.zeros(len(self._dims), dtype=np.int64)
-        rows = np.arange(len(level))
-        balanced_ms = 0.0
+    def _costs_ms(self, replicas: BoolArray, cut: BoolArray, kind: ShardingType) -> FloatArray:
+        columns = ~(replicas | cut)
+        has_columns, has_replicas, has_cut = (which.any(axis=1) for which in (columns, replicas, cut))
+        groups = has_columns.astype(int) + has_cut
+        costs = self._prices.exchanges_ms(np.minimum(groups, 1), groups)
+        costs[groups + has_replicas > 1] += self._joined_ms
+        costs[has_columns] += self._columns_ms(columns[has_columns])
+        costs[has_replicas] += self._replicas_ms(replicas[has_replicas])
+        costs[has_cut] += self._cut_ms(cut[has_cut], kind)
+        return costs
+
+    def _columns_ms(self, which: BoolArray) -> FloatArray:
+        """(N,) costs of the column-wise tables `which` (N, T)."""
+        world, level, tables = self._task.world_size, np.zeros(which.shape, dtype=np.int64), np.arange(which.shape[1])
         for _ in range(_LEVELS):
-            shards = (2.0**level * which)[:, None]
-            balanced_ms = float(self._compute_ms((shards * self._columns[rows, level]).sum(axis=0) / world))
-            large = which & (self._alone[rows, level] > _TOO_LARGE * balanced_ms) & (level < self._most_levels)
+            shards = (level[..., None] == np.arange(_LEVELS)) * (2.0**level * which)[..., None]  # (N, T, L)
+            balanced_ms = self._compute_ms(np.tensordot(shards, self._columns) / world)
+            large = which & (self._alone[tables, level] > _TOO_LARGE * balanced_ms[:, None])
+            large &= level < self._most_levels
             if not large.any():
                 break
             level = level + large
-        most_ms = float(self._alone[rows, level][which].max())
-        shared = float((2.0**level * self._shared[rows, level])[which].sum())
-        reorder = float((2.0**level * self._reorder_ms[rows, level])[which].sum()) if level.any() else 0.0
-        largest = float((self._dims / 2.0**level)[which & self._is_sequence].max(initial=0.0))
-        exchange = self._exchange_ms(max(float(self._dims[which].sum()) / world, largest))
-        return max(balanced_ms, most_ms) + shared + reorder + exchange
+        most_ms = (self._alone[tables, level] * which).max(axis=1)
+        shared_ms = np.tensordot(shards, self._shared) + np.tensordot(shards, self._reorder_ms) * level.any(axis=1)
+        largest = (self._dims / 2.0**level * (which & self._is_sequence)).max(axis=1)
+        exchange_ms = self._exchange_ms(np.maximum(which @ self._dims / world, largest))
+        return np.asarray(np.maximum(balanced_ms, most_ms) + shared_ms + exchange_ms)
 
-    def _cut_ms(self, cut: IntArray, kind: ShardingType) -> float:
-        """Cost of tables whose rows are cut over all ranks, or whose column blocks each lie on one host."""
+    def _replicas_ms(self, which: BoolArray) -> FloatArray:
+        """(N,) costs of the replicas `which` (N, T)."""
+        gradients_ms = self._gradients_ms(_BYTES_PER_FLOAT * (which @ self._gradients))
+        own_ms = self._compute_ms(which @ self._replica) + which @ self._replica_ms
+        return np.asarray(own_ms + gradients_ms + self._any_replica_ms)
+
+    def _cut_ms(self, cut: BoolArray, kind: ShardingType) -> FloatArray:
+        """(N,) costs of tables `cut` (N, T) over all ranks, or into column blocks that each lie on one host."""
         task = self._task
         sums, shared, blocks = self._rows[kind]
-        dims = float(self._dims[cut[~self._is_sequence[cut]]].sum())
+        dims = (cut & ~self._is_sequence) @ self._dims
         if kind == "row_wise":
-            cost = float(self._compute_ms(sums[cut].sum(axis=0)))
-            cost += self._exchange_ms((float(self._dims[cut].sum()) - dims) / task.world_size)
+            costs = self._compute_ms(cut @ sums)
+            costs = costs + self._exchange_ms((cut & self._is_sequence) @ self._dims / task.world_size)
             buffer, members = dims, task.world_size
         else:
-            mean = (blocks[cut, None] * sums[cut]).sum(axis=0) / task.num_hosts
-            busiest = np.maximum(mean, sums[cut[self.alone_ms[cut].argmax()]])
-            cost = float(self._compute_ms(busiest))
-            cost += self._exchange_ms(dims / task.world_size) if task.num_hosts > 1 else 0.0
-            widest = float((self._dims[cut] / blocks[cut]).max())
-            buffer, members = max(dims / task.num_hosts, widest), task.ranks_per_host
+            mean, dearest = (cut * blocks) @ sums / task.num_hosts, np.where(cut, self.alone_ms, -1.0).argmax(axis=1)
+            costs = self._compute_ms(np.maximum(mean, sums[dearest]))
+            costs = costs + (self._exchange_ms(dims / task.world_size) if task.num_hosts > 1 else 0.0)
+            widest = (self._dims / blocks * cut).max(axis=1)
+            buffer, members = np.maximum(dims / task.num_hosts, widest), task.ranks_per_host
         size = _BYTES_PER_FLOAT * task.comm_share * task.batch_size * buffer
         both = self._reduce_ms("reduce_scatter", size, members) + self._reduce_ms("all_gather", size, members)
-        return cost + both + float(shared[cut].sum())
+        return np.asarray(costs + both + cut @ shared)
 
     def _add_columns(self, tables: Sequence[Table]) -> None:
         """Embeddings (T, L, H), costs alone (T, L) and shared costs (T, L) of column shards of every level."""
@@ -187,27 +198,25 @@ class SpreadEstimate:
         costs = self._models.compute.costs_from_sums(sums[..., :-1], self._task.batch_size).sum(axis=-1)
         return np.asarray(costs + sums[..., -1])
 
-    def _exchange_ms(self, dims: float) -> float:
-        """Cost of the forward and backward all-to-all if every rank sends `dims` floats per sample; 0 for none."""
-        return float(np.interp(dims, *self._points)) if dims > 0.0 else 0.0
+    def _exchange_ms(self, dims: FloatArray) -> FloatArray:
+        """(...) costs of both all-to-alls if every rank sends `dims` (...) floats per sample; 0 for none."""
+        return np.where(dims > 0.0, np.interp(dims, *self._points), 0.0)
 
     def _even_exchange_ms(self, dims: FloatArray) -> FloatArray:
-        """As `_exchange_ms`, for several numbers of floats at once, without interpolation."""
+        """As `_exchange_ms`, without interpolation."""
         each = np.repeat(self._task.comm_share * dims[:, None], self._task.world_size, axis=1)
         comm, batch_size = self._models.comm, self._task.batch_size
         both = comm.forward_ms(each, np.zeros_like(each), batch_size) + comm.backward_ms(each, batch_size)
         return np.asarray(both.max(axis=-1))
 
-    def _reduce_ms(self, collective: Reduction, size_bytes: float, ranks: int | None = None) -> float:
-        world, local = self._task.world_size, self._task.ranks_per_host
-        return float(self._step.reductions.predict_ms(collective, size_bytes, ranks or world, local))
+    def _reduce_ms(self, collective: Reduction, size_bytes: FloatArray, ranks: int) -> FloatArray:
+        return self._step.reductions.predict_ms(collective, size_bytes, ranks, self._task.ranks_per_host)
 
-    def _gradients_ms(self, size_bytes: float) -> float:
-        """All_reduce of dense gradients among the ranks of all replica groups."""
+    def _gradients_ms(self, size_bytes: FloatArray) -> FloatArray:
+        """All_reduce of dense gradients (...) among the ranks of all replica groups."""
         on_host = groups_on_host(self._task, ranks_per_host_of(self._step.provenance))
         ranks = self._task.num_replica_groups * self._task.world_size
-        local = on_host * self._task.ranks_per_host
-        return float(self._step.reductions.predict_ms("all_reduce", size_bytes, ranks, local))
+        return self._step.reductions.predict_ms("all_reduce", size_bytes, ranks, on_host * self._task.ranks_per_host)
 
 
 def _is_possible(shard: Shard) -> bool:

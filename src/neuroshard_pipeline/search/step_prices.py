@@ -74,7 +74,7 @@ class StepPrices:
     def groups_ms(self, shards: Sequence[Shard], others: Sequence[Shard]) -> float:
         """Ms that the groups (modules and types) of `shards` add to every rank; `others` belong to other groups."""
         (counts, joined_ms), (others_counts, others_ms) = map(self._groups, ([*shards, *others], others))
-        return self.exchanges_ms(*counts - others_counts) + (joined_ms - others_ms)
+        return float(self.exchanges_ms(*counts - others_counts)) + (joined_ms - others_ms)
 
     def _groups(self, shards: Sequence[Shard]) -> tuple[IntArray, float]:
         """Numbers of modules and groups, and ms in which every rank joins outputs of several types of a module."""
@@ -84,9 +84,9 @@ class StepPrices:
         joined = joined_floats(zip(distinct, groups, returned.tolist(), strict=True))
         return exchange_counts(groups), joined * float(self.per_unit[_JOINED])
 
-    def exchanges_ms(self, modules: int, groups: int) -> float:
-        """Ms that every rank needs because these numbers of modules and groups exchange ids."""
-        return float(self.per_unit[_EXCHANGES] @ (modules, groups))
+    def exchanges_ms(self, modules: IntArray, groups: IntArray) -> FloatArray:
+        """(...) ms that every rank needs because these numbers (...) of modules and groups exchange ids."""
+        return np.asarray(self.per_unit[_EXCHANGES] @ np.stack([modules, groups]))
 
     def shared_ms(self, shards: Sequence[Shard]) -> FloatArray:
         """(S,) ms that each shard adds to every rank."""
