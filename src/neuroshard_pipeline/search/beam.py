@@ -16,7 +16,7 @@ import numpy as np
 
 from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.errors import DoesNotFitError
-from neuroshard_pipeline.search.packing import check_room, make_room
+from neuroshard_pipeline.search.packing import check_room_of, make_room
 from neuroshard_pipeline.search.params import SearchParams
 from neuroshard_pipeline.search.placement import PlacedState, dimension_caps, place, placed_state
 from neuroshard_pipeline.search.problem import Problem
@@ -71,7 +71,7 @@ def first_state(problem: Problem, params: SearchParams) -> PlacedState:
         DoesNotFitError: no placed state within the memory of the ranks was found.
         TooLargeError: the search would need more memory than this machine has left, or take too long.
     """
-    check_room(problem.task, problem.memory)
+    check_room_of(problem)
     _require_room_for_runs(problem, params)
     caps = dimension_caps(problem, params)
     placed = place(problem.whole_tables[None], problem, caps)[0]

@@ -41,8 +41,7 @@ def pack_by_size(
     sizes, limits = np.array(sizes).tolist(), np.array(limits).tolist()  # whole numbers of Python are faster here
     free = [(-limit, rank) for rank, limit in enumerate(limits)]
     heapq.heapify(free)
-    ranks = [-1] * len(sizes)
-    left_over = []
+    ranks, left_over = [-1] * len(sizes), list[int]()
     for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
         negative_free, rank = free[0]
         if sizes[index] > -negative_free:
@@ -101,6 +100,13 @@ def check_room(
     """
     for reason in _shortfalls(task, memory, _needs(task, memory, types)):
         raise DoesNotFitError(f"{task.task_id}: {reason}")
+
+
+def check_room_of(problem: Problem) -> None:
+    """`check_room` of the task of a problem; sharders that solve the same problem check it once."""
+    if not problem.has_room:
+        check_room(problem.task, problem.memory)
+        problem.has_room = True
 
 
 def does_not_fit(
@@ -172,8 +178,7 @@ def _shortfalls(task: ShardingTask, memory: MemoryModel, needs: Sequence[_Need])
 
 def _too_large_shards(task: ShardingTask, memory: MemoryModel, needs: Sequence[_Need]) -> Iterator[str]:
     """A reason for every unit whose largest shard fits no rank allowed for it, the largest of these shards first."""
-    limits = memory.limits(task)
-    least = min(limits)
+    least = min(limits := memory.limits(task))
     for need in sorted((need for need in needs if need.largest > least), key=lambda each: -each.largest):
         unit = need.unit
         roomiest = max(limits if unit.ranks is None else [limits[rank] for rank in unit.ranks])
@@ -216,16 +221,14 @@ def make_room(problem: Problem) -> IntArray:
     state = problem.whole_tables
     while True:
         state = problem.in_placement_order(state)
-        sizes = problem.bytes[state] + problem.host_bytes[state]
-        _, left_over = packed(state, problem)
-        if not left_over:
+        if not (left_over := packed(state, problem)[1]):
             return state
         halvable = may_halve(state, problem)
         chosen = [index for index in left_over if halvable[index]]
         if not chosen:
             others = np.flatnonzero(halvable)
-            count = -(-len(others) // _ROUND_DIVISOR)
-            chosen = others[np.argsort(-sizes[others], kind="stable")[:count]].tolist()
+            sizes, count = (problem.bytes + problem.host_bytes)[state[others]], -(-len(others) // _ROUND_DIVISOR)
+            chosen = others[np.argsort(-sizes, kind="stable")[:count]].tolist()
         chosen = _within_max_shards(chosen, state, problem)
         if not chosen:
             raise _fragmented(problem, state[left_over])
@@ -283,9 +286,8 @@ def whole_tables_do_not_fit(problem: Problem, reason: str) -> DoesNotFitError:
 
 def no_rank_for_every_table(problem: Problem, sharder: str, tries: str) -> DoesNotFitError:
     """The error of a sharder that has tried several placements of whole tables, none of which fits."""
-    return whole_tables_do_not_fit(
-        problem, f"{sharder} did not place all tables in any of {tries}; {largest_table(problem)}"
-    )
+    reason = f"{sharder} did not place all tables in any of {tries}; {largest_table(problem)}"
+    return whole_tables_do_not_fit(problem, reason)
 
 
 def largest_table(problem: Problem) -> str:

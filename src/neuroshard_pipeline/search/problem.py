@@ -51,6 +51,7 @@ class Problem:
         group: (U,) number of every unit's group of sequence tables (`Unit.group`); -1 for other units.
         host_memory: (W,) bytes of host memory that shards may use on each rank.
         uses_host_memory: whether a table is in host memory.
+        has_room: whether `packing.check_room` has accepted the task.
         unit: (Y,) index of every kind's unit; equal to the table's index in the task if no tables are kept together.
         width: (Y,) columns of every kind.
         dims: (Y,) 4-byte words that a sample gets from every kind; equal to `width` for pooled tables of one feature
@@ -85,6 +86,7 @@ class Problem:
         self.limits: IntArray = np.array(memory.limits(task), dtype=np.int64)
         self.host_memory = np.full(task.world_size, task.host_memory_bytes or 0) if host_memory is None else host_memory
         self.uses_host_memory = any(table.is_in_host_memory for table in task.tables)
+        self.has_room = False
         self.units = units_of(task)
         self.rank_allowed = allowed_ranks(self.units, task.world_size)
         self.min_width: IntArray = np.array([unit.min_width for unit in self.units], dtype=np.int64)
@@ -183,16 +185,16 @@ class Problem:
 
     def numbers(self, pairs: Iterable[tuple[int, int]]) -> IntArray:
         """Kind numbers of (unit index, width) pairs."""
-        wanted = list(pairs)
+        wanted, task = list(pairs), self.task
         new = list(dict.fromkeys(pair for pair in wanted if pair not in self._number))
         if new:
             self._number.update({pair: len(self.unit) + index for index, pair in enumerate(new)})
             self.unit = np.append(self.unit, [unit for unit, _ in new])
             self.width = np.append(self.width, [width for _, width in new])
             self.dims = np.append(self.dims, [self._outputs(unit, width) for unit, width in new])
-            self.bytes = np.append(self.bytes, [self.units[u].bytes(width, self.task, self.memory) for u, width in new])
-            of_host = [self.units[u].host_bytes(width, self.task, self.memory) for u, width in new]
-            self.host_bytes = np.append(self.host_bytes, of_host)
+            self.bytes = np.append(self.bytes, [self.units[u].bytes(w, task, self.memory) for u, w in new])
+            on_host = [self.units[u].host_bytes(w, task, self.memory) if self.uses_host_memory else 0 for u, w in new]
+            self.host_bytes = np.append(self.host_bytes, on_host)
         return np.array([self._number[pair] for pair in wanted], dtype=np.int64)
 
     def halves(self, kinds: Sequence[int]) -> IntArray:

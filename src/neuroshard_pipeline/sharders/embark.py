@@ -14,7 +14,7 @@ import numpy as np
 from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.errors import DoesNotFitError, memory_text
 from neuroshard_pipeline.search.memory import OUTPUT_BYTES
-from neuroshard_pipeline.search.packing import check_room
+from neuroshard_pipeline.search.packing import check_room_of
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.sharders.base import require_column_wise
@@ -63,7 +63,7 @@ class EmbarkSharder:
         if problem.models.step is not None:
             return self._by_rows(problem)
         require_column_wise(problem.task, self.name)
-        check_room(problem.task, problem.memory)
+        check_room_of(problem)
         state, best, least, stale = problem.whole_tables, None, np.inf, 0
         while stale < _PATIENCE:
             ranks, busiest, without_rank = _place(self._loads(problem, state), problem, state)

@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from neuroshard_pipeline.errors import memory_text
-from neuroshard_pipeline.search.packing import check_room, whole_tables_do_not_fit
+from neuroshard_pipeline.search.packing import check_room_of, whole_tables_do_not_fit
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.sharders.base import require_column_wise
@@ -44,7 +44,7 @@ class GreedySharder:
             ConstraintError: the constraints on a table do not allow `column_wise`.
         """
         require_column_wise(problem.task, self.name)
-        check_room(problem.task, problem.memory)
+        check_room_of(problem)
         weight, world_size = GREEDY_WEIGHTS[self.name], problem.task.world_size
         sizes, limits = problem.bytes[problem.whole_tables].tolist(), problem.limits.tolist()
         weights = [sum(weight(problem.task.tables[index]) for index in unit.members) for unit in problem.units]

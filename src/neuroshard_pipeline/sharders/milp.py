@@ -9,7 +9,7 @@ import numpy as np
 
 from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.errors import DoesNotFitError, memory_text
-from neuroshard_pipeline.search.packing import check_room, whole_tables_do_not_fit
+from neuroshard_pipeline.search.packing import check_room_of, whole_tables_do_not_fit
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.room import require_room
@@ -54,7 +54,7 @@ class MilpSharder:
         """
         require_column_wise(problem.task, self.name)
         require_room(problem.task, self.name, most_ranks=max(1, _MOST_PAIRS // len(problem.units)))
-        check_room(problem.task, problem.memory)
+        check_room_of(problem)
         for margin in (0.0, _MARGIN):
             ranks, impossible = self._solve(problem, problem.limits.astype(np.float64) * (1.0 - margin))
             if ranks is None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuroshard_pipeline.arrays import BoolArray, IntArray
-from neuroshard_pipeline.search.packing import check_room, no_rank_for_every_table
+from neuroshard_pipeline.search.packing import check_room_of, no_rank_for_every_table
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.sharders.base import require_column_wise
@@ -31,7 +31,7 @@ class RandomSharder:
             ConstraintError: the constraints on a table do not allow `column_wise`.
         """
         require_column_wise(problem.task, self.name)
-        check_room(problem.task, problem.memory)
+        check_room_of(problem)
         sizes = problem.bytes[problem.whole_tables]
         for _ in range(_ATTEMPTS):
             ranks = _draw(sizes, problem.limits, problem.rank_allowed, rng)

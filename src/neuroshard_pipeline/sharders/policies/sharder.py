@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neuroshard_pipeline.search.packing import check_room, no_rank_for_every_table
+from neuroshard_pipeline.search.packing import check_room_of, no_rank_for_every_table
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.sharders.base import require_column_wise
@@ -39,7 +39,7 @@ class PolicySharder:
             ConstraintError: the constraints on a table do not allow `column_wise`.
         """
         require_column_wise(problem.task, self.name)
-        check_room(problem.task, problem.memory)
+        check_room_of(problem)
         game = game_of(problem)
         played = self.policy.play(game, self.rollouts, rng)
         best = int(played.embedding_cost_ms.argmin())
