@@ -106,7 +106,7 @@ class SpreadChoice:
         """Candidates with another sharding type for one of the tables, in ascending order of estimated cost."""
         if self._estimate is None:
             return []
-        kinds: list[ShardingType] = ["column_wise", _REPLICA, *self._cuts]
+        kinds: list[ShardingType] = ["column_wise", _REPLICA, *self._cuts]  # numbers: 0, 1, and above 1 if rows are cut
         own = [types.get(table.name, "column_wise") for table in self._tables]
         now = np.array([kinds.index(kind) if kind in kinds else len(kinds) for kind in own], dtype=np.int8)
         changes = [
@@ -133,6 +133,7 @@ class SpreadChoice:
         ]
 
     def _changed(self, types: Mapping[str, ShardingType], name: str, kind: ShardingType) -> Mapping[str, ShardingType]:
+        """The types of the spread tables after the table `name` has become `kind`."""
         changed = {**types, name: kind}
         return {**self._must, **{table: own for table, own in changed.items() if own != "column_wise"}}
 
