@@ -168,7 +168,10 @@ def _obstacle(plan: Plan, params: JudgeParams) -> str | None:
     """Why steps of a plan cannot be timed on this machine."""
     most = _most_ranks(params)
     if plan.task.world_size > most and params.network is None:
-        return f"they have more ranks than the {most} that run side by side on this machine, and steps.network is null"
+        return (
+            f"they have more ranks than the {most} that run side by side on this machine, and steps.network is null; "
+            "--env virtual measures them on virtual ranks"
+        )
     if plan.task.num_replica_groups > 1:
         return "the averaging of replica groups is not measured"
     if any(table.is_in_host_memory for table in plan.task.tables):
