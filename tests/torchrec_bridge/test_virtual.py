@@ -7,6 +7,8 @@ from itertools import product
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from torchrec_bridge.needs_torchrec import QUIET
 
 # isort: split
@@ -33,7 +35,7 @@ from neuroshard_pipeline.torchrec_bridge.truth.steps import (
 from neuroshard_pipeline.torchrec_bridge.virtual.log import Collective, Event, StepLog
 from neuroshard_pipeline.torchrec_bridge.virtual.networks import modelled_network
 from neuroshard_pipeline.torchrec_bridge.virtual.own import step_times
-from neuroshard_pipeline.torchrec_bridge.virtual.replay import replayed, steadied
+from neuroshard_pipeline.torchrec_bridge.virtual.replay import Turn, replayed, replayed_steps, slowdowns, steadied
 
 pytestmark = QUIET
 
@@ -167,8 +169,53 @@ def test_a_rank_that_comes_early_waits_and_collectives_of_one_rank_follow_each_o
 
 def test_a_single_disturbed_step_does_not_count():
     steps = [[log_of(("mark", 0, 0), ("mark", cpu_s, 1), collectives=[])] for cpu_s in (2e-3, 1e-3, 9e-3, 2e-3, 2e-3)]
-    (steady,) = steadied(steps)
+    (steady,) = steadied(steps, [1.0] * len(steps))
     assert [event.cpu_s for event in steady.events] == pytest.approx([0, 2e-3])
+    (steady,) = steadied(steps, [1.0, 1.0, 9.0, 1.0, 4.0])
+    assert [event.cpu_s for event in steady.events] == pytest.approx([0, 1e-3])
+
+
+def turns_of(rounds: int, plans: int, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return np.concatenate([rng.permutation(plans) for _ in range(rounds)])
+
+
+@given(costs=st.lists(st.floats(0.1, 10), min_size=1, max_size=8), rounds=st.integers(1, 9), seed=st.integers(0, 99))
+def test_a_steady_machine_has_its_usual_speed_in_every_turn(costs, rounds, seed):
+    takers = turns_of(rounds, len(costs), seed)
+    assert slowdowns(takers, np.take(costs, takers)) == pytest.approx(np.ones(len(takers)))
+
+
+@given(slower=st.floats(0.3, 3), begins=st.integers(8, 30), seed=st.integers(0, 99))
+def test_the_times_of_a_machine_that_becomes_slower_or_faster_give_the_costs_of_plans(slower, begins, seed):
+    takers, costs = turns_of(4, 10, seed), np.geomspace(1, 5, 10)
+    speed = np.where(np.arange(len(takers)) < begins, 1.0, slower)
+    times = np.take(costs, takers) * speed
+    found = times / slowdowns(takers, times) / np.take(costs, takers)
+    of_plans = np.array([np.median(found[takers == number]) for number in range(10)])
+    assert of_plans == pytest.approx(np.full(10, of_plans[0]), rel=0.01)
+
+
+def test_noise_that_neighbouring_turns_share_counts_less():
+    """All plans cost the same, and the machine's speed drifts."""
+    errors = []
+    for seed in range(20):
+        rng, takers = np.random.default_rng(seed), turns_of(8, 12, seed)
+        times = np.exp(np.cumsum(rng.normal(0, 0.08, len(takers))) + rng.normal(0, 0.03, len(takers)))
+        kinds = (times, times / slowdowns(takers, times))
+        errors.append([np.std([np.log(np.median(own[takers == n])) for n in range(12)]) for own in kinds])
+    before, after = np.mean(errors, axis=0)
+    assert after < 0.5 * before
+
+
+def test_steps_of_plans_that_take_turns_are_replayed_at_the_same_speed():
+    """From the third turn to the eighth, the machine is half as fast. The plans cost 2, 4 and 6 ms."""
+    turns = [Turn(at // 3, taker) for at, taker in enumerate([0, 1, 2, 1, 0, 2, 2, 0, 1, 0, 2, 1])]
+    seconds = [2e-3 * (1 + turn.taker) * (2 if 2 <= at < 8 else 1) for at, turn in enumerate(turns)]
+    steps = [[log_of(("mark", 0, 0), ("mark", cpu_s, 1), collectives=[])] for cpu_s in seconds]
+    found = dict(replayed_steps(steps, turns, modelled_network(network_preset("h100-ib400"))))
+    last = [found[number][0].marks_ms[-1] for number in range(len(steps))]
+    assert last == pytest.approx([2.0 * (1 + turn.taker) for turn in turns], rel=0.02)
 
 
 def test_logs_that_do_not_match_are_refused():

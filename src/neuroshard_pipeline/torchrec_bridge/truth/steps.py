@@ -6,7 +6,7 @@ The clock is that of this machine, or that of virtual ranks (`torchrec_bridge.vi
 import gc
 import logging
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -21,7 +21,7 @@ from neuroshard_pipeline.torchrec_bridge.train_check.batches import Batch, drawn
 from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams, TurnParams
 from neuroshard_pipeline.torchrec_bridge.virtual.log import StepLog
 from neuroshard_pipeline.torchrec_bridge.virtual.networks import Network
-from neuroshard_pipeline.torchrec_bridge.virtual.replay import replayed_steps
+from neuroshard_pipeline.torchrec_bridge.virtual.replay import Turn, replayed_steps
 from neuroshard_pipeline.workers import LocalTeam, TeamFailedError
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def measure_steps(
         params: how the steps are timed.
         progress: wraps the iteration over groups of plans.
         networks: networks by name make the ranks virtual (`torchrec_bridge.virtual`); every timed step has rows for
-            each. Equal steps of a plan in even, or in odd, rounds are replayed together, with lower quartiles of times.
+            each. Equal steps of a plan are replayed together, at the machine's usual speed (`replay.slowdowns`).
 
     Returns:
         One row per step and rank: `task_id, sharder, round, step, rank`; `step_ms`, the time of the whole step; its
@@ -168,21 +168,17 @@ def _rows(answers: Sequence[Sequence[Step]], networks: Mapping[str, Network] | N
     """The rows of a group's steps, from the steps of every rank; with networks, by network."""
     if networks is None:
         yield [{**row, "rank": rank, **durations(spans)} for rank, own in enumerate(answers) for row, spans, _ in own]
-    halves = defaultdict(list)  # timed steps by what took the turn and half of the rounds
-    for step in zip(*answers, strict=True):
-        row = step[0][0]
-        if row["timed"]:
-            halves[row["turn"], row["round"] % 2].append(step)
+    timed = [step for step in zip(*answers, strict=True) if step[0][0]["timed"]]
+    logs = [[log for *_, log in step if log is not None] for step in timed]
+    turns = [Turn(step[0][0]["round"], step[0][0]["turn"]) for step in timed]
     for name, network in (networks or {}).items():
         rows = []
-        for steps in halves.values():
-            logs = [[log for *_, log in step if log is not None] for step in steps]
-            for number, times in replayed_steps(logs, network):
-                for rank, ((row, spans, _), own) in enumerate(zip(steps[number], times, strict=True)):
-                    parts = {part: getattr(own, part) for part in REPLAYED_PARTS}
-                    marks = zip(INPUT_DIST_PARTS, (own.computed_marks_ms, own.waiting_marks_ms), strict=True)
-                    parts |= {part: durations(spans, ms).get("input_dist_ms", np.nan) for part, ms in marks}
-                    rows.append({**row, "rank": rank, "network": name, **durations(spans, own.marks_ms), **parts})
+        for number, times in replayed_steps(logs, turns, network):
+            for rank, ((row, spans, _), own) in enumerate(zip(timed[number], times, strict=True)):
+                parts = {part: getattr(own, part) for part in REPLAYED_PARTS}
+                marks = zip(INPUT_DIST_PARTS, (own.computed_marks_ms, own.waiting_marks_ms), strict=True)
+                parts |= {part: durations(spans, ms).get("input_dist_ms", np.nan) for part, ms in marks}
+                rows.append({**row, "rank": rank, "network": name, **durations(spans, own.marks_ms), **parts})
         yield rows
 
 

@@ -15,7 +15,7 @@ from neuroshard_pipeline.torchrec_bridge.ranks import RankError, RankParams, ran
 from neuroshard_pipeline.torchrec_bridge.virtual.group import join_virtual_ranks
 from neuroshard_pipeline.torchrec_bridge.virtual.log import StepLog
 from neuroshard_pipeline.torchrec_bridge.virtual.networks import modelled_network
-from neuroshard_pipeline.torchrec_bridge.virtual.replay import replayed_steps
+from neuroshard_pipeline.torchrec_bridge.virtual.replay import Turn, replayed_steps
 from neuroshard_pipeline.workers import LocalTeam, TeamFailedError
 
 #: `set_up(rank, world_size, *arguments)` makes the model of a rank, and returns the function that runs a training step.
@@ -57,10 +57,11 @@ def step_times(
     rank_arguments = world_size, ranks_per_host, _reference(set_up), tuple(arguments)
     with rank_team(world_size, set_up_rank, rank_arguments, _PARAMS) as team:
         logs = [_ask(team, number) for number in progress(range(_WARMUP_STEPS + steps))][_WARMUP_STEPS:]
+    turns = [Turn(step, 0) for step in range(steps)]
     rows = [
         {"network": name, "step": step, "rank": rank, "step_ms": own.marks_ms[-1], **asdict(own)}
         for name, params in networks.items()
-        for step, times in replayed_steps(logs, modelled_network(params))
+        for step, times in replayed_steps(logs, turns, modelled_network(params))
         for rank, own in enumerate(times)
     ]
     return pd.DataFrame(rows).drop(columns="marks_ms").sort_values(["network", "step", "rank"], ignore_index=True)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+from scipy.ndimage import median_filter
+from scipy.optimize import least_squares
 
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.torchrec_bridge.ranks import RankError
@@ -17,7 +19,16 @@ from neuroshard_pipeline.torchrec_bridge.virtual.log import Collective, StepLog
 from neuroshard_pipeline.torchrec_bridge.virtual.networks import Network
 
 _MS_PER_S = 1e3
-_QUANTILE = 0.25
+_USUAL = 0.25
+_NEIGHBOURS = 5  # a turn, two before it and two after it
+_RATIO_ERROR = 0.02  # ratios of turns that differ more from those of the costs count linearly
+
+
+class Turn(NamedTuple):
+    """Steps of `taker`, one of several plans or models that take turns in every round."""
+
+    round: int
+    taker: int
 
 
 @dataclass
@@ -87,31 +98,65 @@ class _Rank:
         self.clock_ms += stood_ms
 
 
-def steadied(steps: Sequence[Sequence[StepLog]]) -> list[StepLog]:
-    """One log per rank whose CPU times are lower quartiles over several steps with equal events and collectives.
+def slowdowns(takers: Sequence[int], cpu_s: Sequence[float]) -> FloatArray:
+    """How much longer every turn took than at the machine's usual speed, that of the quickest quarter of turns.
 
-    Other programs only add to the CPU time, because they take cache and memory bandwidth. The slowest of many ranks
-    counts in every step. In a replay of a single step, one disturbed rank of many would slow down all. `steps` holds,
-    for every step, the log of every rank.
+    Other programs take cache, memory bandwidth and half of a core with two threads, and they come and go within
+    seconds. The CPU time of a turn is modelled as a product: the cost of what takes the turn, and a slowdown. The costs
+    are fitted to the ratios of turns that follow each other, whose slowdowns are nearly the same; a slowdown is the
+    median of what is left over a turn and its neighbours.
+
+    Args:
+        takers: the number of what takes a turn, from 0 on, for turns that follow each other.
+        cpu_s: CPU times of the turns.
+    """
+    log_s = np.log(cpu_s)
+    is_taker = np.eye(max(takers) + 1)[list(takers)]
+    change, taker_change = (np.diff(values, axis=0, prepend=values[:1]) for values in (log_s, is_taker))
+    fit = least_squares(
+        lambda costs: change - taker_change @ costs,
+        np.zeros(is_taker.shape[1]),
+        jac=lambda _: -taker_change,
+        loss="soft_l1",
+        f_scale=_RATIO_ERROR,
+    )
+    slow = median_filter(log_s - is_taker @ fit.x, _NEIGHBOURS, mode="nearest")
+    return np.exp(slow - np.quantile(slow, _USUAL))
+
+
+def steadied(steps: Sequence[Sequence[StepLog]], slow: Sequence[float]) -> list[StepLog]:
+    """One log per rank whose CPU times are medians over steps with equal events and collectives, at the usual speed.
+
+    The slowest of many ranks counts in every step. In a replay of a single step, one disturbed rank of many would slow
+    down all. `steps` holds, for every step, the log of every rank, and `slow` its slowdown (`slowdowns`).
     """
     found = []
     for logs in zip(*steps, strict=True):
-        cpu_s = np.quantile([[event.cpu_s for event in log.events] for log in logs], _QUANTILE, axis=0)
-        events = (event._replace(cpu_s=s) for event, s in zip(logs[0].events, cpu_s.tolist(), strict=True))
+        cpu_s = np.array([[event.cpu_s for event in log.events] for log in logs]) / np.reshape(slow, (-1, 1))
+        medians = np.median(cpu_s, axis=0).tolist()
+        events = (event._replace(cpu_s=s) for event, s in zip(logs[0].events, medians, strict=True))
         found.append(logs[0]._replace(events=tuple(events)))
     return found
 
 
-def replayed_steps(steps: Sequence[Sequence[StepLog]], network: Network) -> Iterator[tuple[int, list[RankTimes]]]:
-    """Numbers of steps, and the times of their ranks; steps with equal events and collectives are steadied together.
+def replayed_steps(
+    steps: Sequence[Sequence[StepLog]], turns: Sequence[Turn], network: Network
+) -> Iterator[tuple[int, list[RankTimes]]]:
+    """Numbers of steps, and the times of their ranks; steps of one taker with equal collectives are steadied together.
 
-    `steps` holds, for every step, the log of every rank.
+    `steps` holds, for every step, the log of every rank, and `turns` the turn that the step is part of.
     """
+    of_turns = defaultdict[Turn, list[float]](list)
+    for turn, logs in zip(turns, steps, strict=True):
+        of_turns[turn].append(sum(event.cpu_s for log in logs for event in log.events))
+    means = [float(np.mean(own)) for own in of_turns.values()]
+    slow = dict(zip(of_turns, slowdowns([turn.taker for turn in of_turns], means).tolist(), strict=True))
     alike = defaultdict(list)
-    for number, logs in enumerate(steps):
-        alike[tuple(log.structure for log in logs)].append(number)
+    for number, (turn, logs) in enumerate(zip(turns, steps, strict=True)):
+        alike[turn.taker, tuple(log.structure for log in logs)].append(number)
     for numbers in alike.values():
-        times = replayed(steadied([steps[number] for number in numbers]), network)
+        own = steadied([steps[number] for number in numbers], [slow[turns[number]] for number in numbers])
+        times = replayed(own, network)
         yield from ((number, times) for number in numbers)
 
 
