@@ -2,20 +2,19 @@
 
 Needs the extra `torchrec`. It takes about five minutes on 2 cores and 4 GiB:
 
-    python benchmarks/bench_virtual_ranks.py [clock] [cores] [repeat]
+    python benchmarks/virtual/bench_virtual_ranks.py [clock] [cores] [repeat]
 
 `clock`   2 ranks on 2 cores: the wall clock of steps beside replays of the logs of the same steps with the times that
           gloo took in them, from the start of the last rank to the end of the wait; needs 2 free cores
 `cores`   CPU time of the same lookups of 2 ranks alone and among 8 and 16 ranks, with and without turns on the cores
-`repeat`  8 and 16 ranks: differences between the replays of two measurements of the same plans
+`repeat`  12 plans on 4 and 8 ranks in 32 rounds: how far costs of four rounds differ, with and without an estimate of
+          the machine's speed in every turn
 """
 
 from __future__ import annotations
 
-import gc
-import resource
 import sys
-import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -32,7 +31,7 @@ from neuroshard_pipeline.torchrec_bridge.truth import steps
 from neuroshard_pipeline.torchrec_bridge.truth.params import StepParams
 from neuroshard_pipeline.torchrec_bridge.virtual import log as virtual_log
 from neuroshard_pipeline.torchrec_bridge.virtual.networks import modelled_network
-from neuroshard_pipeline.torchrec_bridge.virtual.replay import replayed
+from neuroshard_pipeline.torchrec_bridge.virtual.replay import RankTimes, Turn, replayed, replayed_steps
 
 PARAMS = StepParams(
     backend="gloo",
@@ -58,25 +57,25 @@ def task_of(world_size: int, tables_per_rank: int, batch_size: int) -> ns.Shardi
     return ns.ShardingTask(tables, world_size, batch_size, memory_bytes=2**32)
 
 
-def table_wise(task: ns.ShardingTask, name: str = "table-wise") -> Plan:
-    """Consecutive tables on each rank."""
+def table_wise(task: ns.ShardingTask, shift: int = 0) -> Plan:
+    """Consecutive tables on each rank, from rank `shift` on."""
     per_rank = len(task.tables) // task.world_size
-    ranks = tuple(at // per_rank for at in range(len(task.tables)))
-    return Plan(task, tuple(map(whole, task.tables)), ranks, name, compute_device="cpu")
+    ranks = tuple((at // per_rank + shift) % task.world_size for at in range(len(task.tables)))
+    return Plan(task, tuple(map(whole, task.tables)), ranks, "table-wise", compute_device="cpu")
 
 
-def plans_of(task: ns.ShardingTask) -> list[Plan]:
-    """One plan each of whole tables, halves of columns, row shards, and one with replicas."""
+def plans_of(task: ns.ShardingTask, shift: int = 0) -> list[Plan]:
+    """One plan each of whole tables, halves of columns, row shards, and one with replicas; the first is on `shift`."""
     world = task.world_size
     halves, rows, mixed = [], [], []
     for at, table in enumerate(task.tables):
         half = table.embedding_dim // 2
-        halves += [(Shard(table, 0, half), at % world), (Shard(table, half, half), (at + 1) % world)]
+        halves += [(Shard(table, half * part, half), (at + part + shift) % world) for part in range(2)]
         rows += list(zip(row_shards(table, "row_wise", world), range(world), strict=True))
         is_small = table.num_embeddings < 4000
         copies = [(whole(table, "data_parallel"), rank) for rank in range(world)]
-        mixed += copies if is_small else [(whole(table), at % world)]
-    found = [table_wise(task)]
+        mixed += copies if is_small else [(whole(table), (at + shift) % world)]
+    found = [table_wise(task, shift)]
     for name, placed in (("column halves", halves), ("row-wise", rows), ("replicas", mixed)):
         shards, ranks = zip(*placed, strict=True)
         found.append(Plan(task, shards, ranks, name, compute_device="cpu"))
@@ -138,20 +137,45 @@ def _lookup_ms(log: virtual_log.StepLog) -> float:
 
 
 def repeat() -> None:
-    """Two measurements of the same plans."""
-    for world in (8, 16):
-        plans = [replace(plan, sharder=plan.sharder) for plan in plans_of(task_of(world, 4, LOCAL_BATCH * world))]
-        networks = {"100 Gbit/s": modelled_network(ethernet(100, 4))}
-        batches, start, found = steps.task_batches(plans, PARAMS), time.monotonic(), []
-        for number in range(2):
-            found.append(steps.measure_steps(plans, batches, PARAMS, networks=networks).assign(measurement=number))
-            gc.collect()
-        seconds = (time.monotonic() - start) / 2
-        table = plan_ms(pd.concat(found), "measurement").assign(difference=lambda t: t[1] / t[0] - 1)
-        print(f"{world} ranks, {seconds:.0f} s per measurement, ms of a step\n{table.round(3)}\n")
+    """Costs of the same plans from different sets of four rounds of one measurement.
+
+    Costs are relative to the mean of all plans, which is what a comparison of sharders needs.
+    """
+    params, sizes = PARAMS.model_copy(update={"rounds": 32, "warmup_steps": 1, "steps_per_round": 2}), (4, 8)
+    for world in sizes:
+        plans = [
+            replace(plan, sharder=f"{plan.sharder} {shift}")
+            for shift in range(3)
+            for plan in plans_of(task_of(world, 4, LOCAL_BATCH * world), shift)
+        ]
+        group = steps.Group(tuple(plans), steps.task_batches(plans, params)[plans[0].task.task_id])
+        with rank_team(world, steps.set_up_rank, (world, 4, params, True, steps.load_embedding_steps), params) as team:
+            answers = team.ask(group, params.timeout_s)
+        timed = [of_ranks for of_ranks in zip(*answers, strict=True) if of_ranks[0][0]["timed"]]
+        turns = [Turn(of_ranks[0][0]["round"], of_ranks[0][0]["turn"]) for of_ranks in timed]
+        network = modelled_network(ethernet(25, 4))
+        found: dict[str, list[np.ndarray]] = {"lower quartiles": [], "medians at the usual speed": []}
+        for first in range(0, params.rounds, 4):
+            chosen = [number for number, turn in enumerate(turns) if first <= turn.round < first + 4]
+            logs = [[log for *_, log in timed[number]] for number in chosen]
+            takers = [turns[number].taker for number in chosen]
+            quartiles = (
+                pd.Series([_slowest_ms(replayed(own, network)) for own in logs]).groupby(takers).quantile(QUANTILE)
+            )
+            found["lower quartiles"].append(np.log(quartiles.to_numpy()))
+            steady = dict(replayed_steps(logs, [turns[number] for number in chosen], network))
+            medians = pd.Series({at: _slowest_ms(times) for at, times in steady.items()}).sort_index().groupby(takers)
+            found["medians at the usual speed"].append(np.log(medians.median().to_numpy()))
+        print(f"{world} ranks, {len(plans)} plans: standard deviation of a plan's relative cost from four rounds")
+        for name, costs in found.items():
+            relative = np.array([own - own.mean() for own in costs])
+            print(f"  {name}: {100 * np.sqrt(relative.var(axis=0, ddof=1).mean()):.1f} %")
+
+
+def _slowest_ms(times: Sequence[RankTimes]) -> float:
+    return max(own.marks_ms[-1] for own in times)
 
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or ("clock", "cores", "repeat"):
         {"clock": clock, "cores": cores, "repeat": repeat}[name]()
-    print(f"largest process: {resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20:.2f} GiB")
