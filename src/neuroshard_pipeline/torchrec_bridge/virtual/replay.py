@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from scipy.ndimage import median_filter
-from scipy.optimize import least_squares
 
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.torchrec_bridge.ranks import RankError
@@ -110,6 +108,9 @@ def slowdowns(takers: Sequence[int], cpu_s: Sequence[float]) -> FloatArray:
         takers: the number of what takes a turn, from 0 on, for turns that follow each other.
         cpu_s: CPU times of the turns.
     """
+    from scipy.ndimage import median_filter  # imported late, because searches need neither
+    from scipy.optimize import least_squares
+
     log_s = np.log(cpu_s)
     is_taker = np.eye(max(takers) + 1)[list(takers)]
     change, taker_change = (np.diff(values, axis=0, prepend=values[:1]) for values in (log_s, is_taker))
