@@ -13,7 +13,7 @@ from torchrec_bridge.needs_torchrec import QUIET
 
 # isort: split
 from torchrec_bridge.truth_ranks import unsharded_rows
-from torchrec_bridge.virtual_ranks import set_up_collectives, set_up_steps, set_up_training
+from torchrec_bridge.virtual_ranks import set_up_alternating, set_up_collectives, set_up_steps, set_up_training
 
 from neuroshard_pipeline.lab.network import collective_us
 from neuroshard_pipeline.lab.network_presets import ethernet, network_preset
@@ -238,3 +238,10 @@ def test_steps_of_an_own_function_cost_what_the_network_says():
     np.testing.assert_allclose(of_network["slow"] - of_network["fast"], slow - fast)
     with pytest.raises(RankError, match="step 0 stopped: worker 1 failed: ValueError: nothing to reduce"):
         step_times(set_up_steps, 2, networks, (0,))
+
+
+@pytest.mark.slow
+def test_steps_of_an_own_function_that_differ_keep_their_cost():
+    times = step_times(set_up_alternating, 1, {"fast": ethernet(100, 1)}, steps=6)
+    light, heavy = (times[times["step"] % 2 == part]["computed_ms"] for part in range(2))
+    assert heavy.min() > 5 * light.max()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -41,6 +42,18 @@ def set_up_steps(rank: int, world_size: int, num_floats: int) -> Callable[[], No
         if num_floats == 0 and rank == world_size - 1:
             raise ValueError("nothing to reduce")
         dist.all_reduce(buffer)
+
+    return step
+
+
+def set_up_alternating(rank: int, world_size: int) -> Callable[[], None]:  # noqa: ARG001
+    """Every second step computes a hundred times as much, and reduces twice as many floats."""
+    numbers = itertools.count()
+
+    def step() -> None:
+        is_heavy = next(numbers) % 2
+        sum(range(10**6 if is_heavy else 10**4))
+        dist.all_reduce(torch.ones(1000 * (1 + is_heavy)))
 
     return step
 

@@ -57,7 +57,9 @@ def step_times(
     rank_arguments = world_size, ranks_per_host, _reference(set_up), tuple(arguments)
     with rank_team(world_size, set_up_rank, rank_arguments, _PARAMS) as team:
         logs = [_ask(team, number) for number in progress(range(_WARMUP_STEPS + steps))][_WARMUP_STEPS:]
-    turns = [Turn(step, 0) for step in range(steps)]
+    kinds: dict[object, int] = {}  # steps with other collectives may also compute more
+    structures = [tuple(log.structure for log in of_ranks) for of_ranks in logs]
+    turns = [Turn(step, kinds.setdefault(each, len(kinds))) for step, each in enumerate(structures)]
     rows = [
         {"network": name, "step": step, "rank": rank, "step_ms": own.marks_ms[-1], **asdict(own)}
         for name, params in networks.items()
