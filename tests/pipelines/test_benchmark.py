@@ -73,36 +73,26 @@ def test_a_second_run_solves_and_measures_nothing_again(benchmark_run, capfd):
     assert "== paper_4" in capfd.readouterr().out
 
 
-def test_a_users_suite_joins_and_only_it_is_solved(benchmark_run, tmp_path):
-    path = tmp_path / "mine.csv"
-    rows = [f"one,2,64,{2**24},t{index},{500 * (index + 1)},16,{index + 1}" for index in range(6)]
-    header = "task_id,world_size,batch_size,memory_bytes,table,num_embeddings,embedding_dim,pooling_factor"
-    path.write_text("\n".join([header, *rows]) + "\n")
-    before = set(record_times(benchmark_run))
-    contest = {"sharders": ["lookup_greedy", "neuroshard"]}
-    settings = {"suites": {"user": {"mine": str(path)}}, "contest": contest}
+def test_only_suites_of_a_user_are_solved_and_those_that_cannot_be_measured_are_predicted(benchmark_run, tmp_path):
+    """The tables of the second suite exceed the memory of both ranks; only plans with tables in host memory exist."""
+    columns = "task_id,world_size,batch_size,memory_bytes,host_memory_bytes,table,num_embeddings,embedding_dim"
+    user, before = {}, set(record_times(benchmark_run))
+    for name, memory, rows in (("mine", f"{2**24},", 500), ("large", f"{2**20},{2**26}", 5000)):
+        lines = [f"one,2,64,{memory},t{index},{rows * (index + 1)},16,{index + 1}" for index in range(6)]
+        (tmp_path / name).with_suffix(".csv").write_text("\n".join([f"{columns},pooling_factor", *lines]) + "\n")
+        user[name] = str((tmp_path / name).with_suffix(".csv"))
+    settings = {"suites": {"user": user}, "contest": {"sharders": ["lookup_greedy", "neuroshard_plus"]}}
     run_pipeline(benchmark_run, "benchmark", params={"benchmark": settings})
     solved = {path for path in set(record_times(benchmark_run)) - before if "solve_records" in str(path)}
-    assert {path.parent.name for path in solved} == {"mine-one"}
-    verdicts = json.loads(newest(benchmark_run, "08_reporting/benchmark_verdicts.json").read_text())
-    assert verdicts["suites"]["mine"]["tasks"] == 1
-
-
-def test_a_suite_whose_plans_cannot_be_measured_is_compared_by_predicted_costs(benchmark_run, tmp_path):
-    """The tables exceed the memory of both ranks, so that only plans with tables in host memory exist."""
-    path = tmp_path / "large.csv"
-    columns = "task_id,world_size,batch_size,memory_bytes,host_memory_bytes,table,num_embeddings,embedding_dim"
-    rows = [f"one,2,64,{2**20},{2**26},t{index},{5000 * (index + 1)},16,{index + 1}" for index in range(6)]
-    path.write_text("\n".join([f"{columns},pooling_factor", *rows]) + "\n")
-    suites = {"names": [], "user": {"large": str(path)}}
-    run_pipeline(benchmark_run, "benchmark", params={"benchmark": {"suites": suites}})
-    verdict = json.loads(newest(benchmark_run, "08_reporting/benchmark_verdicts.json").read_text())["suites"]["large"]
-    assert (verdict["basis"], verdict["unmeasured_tasks"]) == ("predicted", 1)
-    assert verdict["sharders"]["neuroshard_plus"]["solved"] == 1
+    assert {path.parent.name for path in solved} == {"mine-one", "large-one"}
+    suites = json.loads(newest(benchmark_run, "08_reporting/benchmark_verdicts.json").read_text())["suites"]
+    assert (suites["mine"]["tasks"], suites["mine"]["basis"]) == (1, "measured")
+    assert (suites["large"]["basis"], suites["large"]["unmeasured_tasks"]) == ("predicted", 1)
+    assert suites["large"]["sharders"]["neuroshard_plus"]["solved"] == 1
     plans = frame(benchmark_run, "07_model_output/benchmark_plans")
     assert plans["compute_kernel"].str.startswith("fused_uvm").any()
     text = newest(benchmark_run, "08_reporting/benchmark_table.txt").read_text()
-    assert "No plan of this suite was measured." in text
+    assert text.count("No plan of this suite was measured.") == 2  # also of the suite `scale`
 
 
 def test_a_benchmark_without_learned_sharders_needs_no_policies(finished_run, tmp_path):
