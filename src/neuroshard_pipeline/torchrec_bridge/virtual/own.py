@@ -57,16 +57,20 @@ def step_times(
     rank_arguments = world_size, ranks_per_host, _reference(set_up), tuple(arguments)
     with rank_team(world_size, set_up_rank, rank_arguments, _PARAMS) as team:
         logs = [_ask(team, number) for number in progress(range(_WARMUP_STEPS + steps))][_WARMUP_STEPS:]
-    kinds: dict[object, int] = {}  # steps with other collectives may also compute more
-    structures = [tuple(log.structure for log in of_ranks) for of_ranks in logs]
-    turns = [Turn(step, kinds.setdefault(each, len(kinds))) for step, each in enumerate(structures)]
     rows = [
         {"network": name, "step": step, "rank": rank, "step_ms": own.marks_ms[-1], **asdict(own)}
         for name, params in networks.items()
-        for step, times in replayed_steps(logs, turns, modelled_network(params))
+        for step, times in replayed_steps(logs, _turns(logs), modelled_network(params))
         for rank, own in enumerate(times)
     ]
     return pd.DataFrame(rows).drop(columns="marks_ms").sort_values(["network", "step", "rank"], ignore_index=True)
+
+
+def _turns(logs: Sequence[Sequence[StepLog]]) -> list[Turn]:
+    """Steps with other collectives may also compute more, so they count as another taker."""
+    kinds: dict[object, int] = {}
+    structures = [tuple(log.structure for log in of_ranks) for of_ranks in logs]
+    return [Turn(step, kinds.setdefault(each, len(kinds))) for step, each in enumerate(structures)]
 
 
 def _ask(team: LocalTeam, number: int) -> list[StepLog]:
