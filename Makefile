@@ -88,7 +88,9 @@ test-kernels: $(VENV)/.test
 # The suites have tasks for more ranks than most machines have cores. Their ranks are virtual unless ENV=... is given, and
 # the cost models predict the same network that steps are measured with. One rival is TorchRec's planner, which
 # .venv/.test and .venv/.run install. An interrupted benchmark resumes.
+ifeq ($(origin ENV),file)
 bench: ENV = virtual
+endif
 bench: $(VENV)/.test
 	@test "$(call newest,compute_cost_model)" || $(BIN)/kedro run --env $(ENV) --pipeline pretrain
 	@test "$(call newest,dreamshard_policy)" \> "$(call newest,compute_cost_model)" || \

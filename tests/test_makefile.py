@@ -42,11 +42,13 @@ def test_a_run_on_a_gpu_checks_the_machine_first():
     assert "gpu_check" not in commands("run")
 
 
-def test_a_benchmark_runs_on_virtual_ranks_unless_an_environment_is_named():
+def test_a_benchmark_runs_on_virtual_ranks_unless_an_environment_is_named(monkeypatch):
     for env, options in (("virtual", ()), ("base", ("ENV=base",))):
         lines = commands("bench", *options).splitlines()
         assert f".venv/bin/kedro run --env {env} --pipeline benchmark " in lines
         assert all(f"--env {env} " in line for line in lines if "kedro run" in line)
+    monkeypatch.setenv("ENV", "h100")
+    assert ".venv/bin/kedro run --env h100 --pipeline benchmark " in commands("bench").splitlines()
 
 
 def test_the_check_and_the_campaign_of_a_gpu_use_the_python_that_is_named():

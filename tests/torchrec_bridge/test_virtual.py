@@ -218,6 +218,17 @@ def test_steps_of_plans_that_take_turns_are_replayed_at_the_same_speed():
     assert last == pytest.approx([2.0 * (1 + turn.taker) for turn in turns], rel=0.02)
 
 
+def test_equal_steps_of_even_and_of_odd_rounds_have_times_of_their_own():
+    """The second plan takes 10 % longer in the third of four rounds; the first one shows that the machine does not."""
+    turns = [Turn(at // 2, at % 2) for at in range(8)]
+    steps = [
+        [log_of(("mark", 0, 0), ("mark", 1.1e-3 if turn == Turn(2, 1) else 1e-3, 1), collectives=[])] for turn in turns
+    ]
+    found = dict(replayed_steps(steps, turns, modelled_network(network_preset("h100-ib400"))))
+    last = [found[number][0].marks_ms[-1] for number in range(8)]
+    assert last == pytest.approx([1.0, 1.05, 1.0, 1.0] * 2, rel=0.01)
+
+
 def test_logs_that_do_not_match_are_refused():
     logs = [
         log_of(("mark", 0, 0), ("start", 0, 0), ("wait", 0, 0), collectives=[Collective("barrier", "0", (0, 1), (0,))]),

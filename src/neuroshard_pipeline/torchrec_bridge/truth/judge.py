@@ -170,7 +170,7 @@ def _obstacle(plan: Plan, params: JudgeParams) -> str | None:
     if plan.task.world_size > most and params.network is None:
         return (
             f"they have more ranks than the {most} that run side by side on this machine, and steps.network is null; "
-            "--env virtual measures them on virtual ranks"
+            "--env virtual measures such plans on virtual ranks, with CPU kernels"
         )
     if plan.task.num_replica_groups > 1:
         return "the averaging of replica groups is not measured"

@@ -102,7 +102,7 @@ def measure_steps(
         params: how the steps are timed.
         progress: wraps the iteration over groups of plans.
         networks: networks by name make the ranks virtual (`torchrec_bridge.virtual`); every timed step has rows for
-            each. Equal steps of a plan are replayed together, at the machine's usual speed (`replay.slowdowns`).
+            each. Equal steps of a plan in even, or in odd, rounds have one time (`replay.replayed_steps`).
 
     Returns:
         One row per step and rank: `task_id, sharder, round, step, rank`; `step_ms`, the time of the whole step; its

@@ -11,7 +11,7 @@ collectives is modelled. Ranks can also take turns on one GPU (`join_virtual_ran
 | `group` | `join_virtual_ranks`: the process group, which logs every collective |
 | `copies` | `HostCollective`: a collective of gloo on copies in host memory of a GPU's tensors |
 | `networks` | the times of collectives: `modelled_network` |
-| `replay` | `replayed`: the times of all ranks in a step from their logs |
+| `replay` | `slowdowns`: the machine's speed in every turn; `replayed_steps`: the times of ranks from their logs |
 | `own` | `step_times`: the times of steps of a person's own model |
 
 `truth.steps.measure_steps` has the argument `networks`, which runs the steps of plans in this way.

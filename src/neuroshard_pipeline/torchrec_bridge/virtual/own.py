@@ -49,7 +49,7 @@ def step_times(
 
     Returns:
         One row per network, step and rank: `network, step, rank, step_ms`, and the parts of `step_ms`: `computed_ms`,
-        `transfer_ms`, `waiting_ms` (`replay.RankTimes`).
+        `transfer_ms`, `waiting_ms` (`replay.RankTimes`). Steps with equal collectives count as equal steps.
 
     Raises:
         RankError: a rank failed, or `set_up` is not in a file.

@@ -19,11 +19,11 @@ from neuroshard_pipeline.torchrec_bridge.virtual.networks import Network
 _MS_PER_S = 1e3
 _USUAL = 0.25
 _NEIGHBOURS = 5  # a turn, two before it and two after it
-_RATIO_ERROR = 0.02  # ratios of turns that differ more from those of the costs count linearly
+_RATIO_ERROR = 0.02  # log ratios of turns that miss the fitted ratio by more count linearly
 
 
 class Turn(NamedTuple):
-    """Steps of `taker`, one of several plans or models that take turns in every round."""
+    """The turn of a taker in a round; `taker` is the number of a plan or of a kind of step, from 0 on."""
 
     round: int
     taker: int
@@ -97,7 +97,7 @@ class _Rank:
 
 
 def slowdowns(takers: Sequence[int], cpu_s: Sequence[float]) -> FloatArray:
-    """How much longer every turn took than at the machine's usual speed, that of the quickest quarter of turns.
+    """How much longer every turn (T,) took than at the machine's usual speed, which the quickest quarter reaches.
 
     Other programs take cache, memory bandwidth and half of a core with two threads, and they come and go within
     seconds. The CPU time of a turn is modelled as a product: the cost of what takes the turn, and a slowdown. The costs
@@ -105,8 +105,8 @@ def slowdowns(takers: Sequence[int], cpu_s: Sequence[float]) -> FloatArray:
     median of what is left over a turn and its neighbours.
 
     Args:
-        takers: the number of what takes a turn, from 0 on, for turns that follow each other.
-        cpu_s: CPU times of the turns.
+        takers: the number of what takes a turn (T,), from 0 on, for turns that follow each other.
+        cpu_s: CPU times of the turns (T,), in s, summed over ranks; all are positive.
     """
     from scipy.ndimage import median_filter  # imported late, because searches need neither
     from scipy.optimize import least_squares
@@ -143,9 +143,9 @@ def steadied(steps: Sequence[Sequence[StepLog]], slow: Sequence[float]) -> list[
 def replayed_steps(
     steps: Sequence[Sequence[StepLog]], turns: Sequence[Turn], network: Network
 ) -> Iterator[tuple[int, list[RankTimes]]]:
-    """Numbers of steps, and the times of their ranks; steps of one taker with equal collectives are steadied together.
+    """The number of every step, and the times of its ranks; equal steps in even, or in odd, rounds have one time.
 
-    `steps` holds, for every step, the log of every rank, and `turns` the turn that the step is part of.
+    `steps` holds the log of every rank for every step, in their order, and `turns` the turn of every step.
     """
     of_turns = defaultdict[Turn, list[float]](list)
     for turn, logs in zip(turns, steps, strict=True):
@@ -154,7 +154,7 @@ def replayed_steps(
     slow = dict(zip(of_turns, slowdowns([turn.taker for turn in of_turns], means).tolist(), strict=True))
     alike = defaultdict(list)
     for number, (turn, logs) in enumerate(zip(turns, steps, strict=True)):
-        alike[turn.taker, tuple(log.structure for log in logs)].append(number)
+        alike[turn.taker, turn.round % 2, tuple(log.structure for log in logs)].append(number)
     for numbers in alike.values():
         own = steadied([steps[number] for number in numbers], [slow[turns[number]] for number in numbers])
         times = replayed(own, network)
