@@ -10,7 +10,7 @@ channels of all members, then the shard's own cost times its overshoot, which is
 training range.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -39,14 +39,6 @@ DIRECTIONS = 2
 COMPUTE_WEIGHTS = CORRECTION_WEIGHTS | {
     "log_price", "log_launch", "once.terms", "once.log_cost", "gate.log_weight", "gate.bias",
 }  # fmt: skip
-
-#: Weights of `price` that are exponents of e.
-_EXPONENTS = ("gate.log_weight", "log_launch", "once.log_cost")
-
-#: Number of shard sets whose costs are computed together, so that intermediate arrays stay in the level-2 cache. On one
-#: core of an AMD EPYC this prices 6 million sets/s, against 1.6 million without chunks. float32 would reach 7 million,
-#: which does not justify a second precision.
-_CHUNK_SETS = 4096
 
 #: Added to summed pressures before their logarithm is taken; the pressure of an average shard is about 1.
 _PRESSURE_FLOOR = 1e-6
@@ -94,19 +86,14 @@ def price(xp: Xp, weights: Weights, sums: Array) -> Array:
     Returns:
         (E, N, D) in ms.
     """
-    return _priced(xp, weights, {name: xp.exp(weights[name]) for name in _EXPONENTS}, sums)
-
-
-def _priced(xp: Xp, weights: Weights, powers: Weights, sums: Array) -> Array:
-    """The costs of `price`; `powers` are the weights `_EXPONENTS` as powers of e."""
     gates = weights["gate.bias"].shape[-1] // DIRECTIONS
     pressures, once = weights["gate.log_weight"].shape[-2], weights["once.log_cost"].shape[-2]
     pressure = xp.log(sums[..., -pressures - once : -once] + _PRESSURE_FLOOR)
-    opened = sigmoid(xp, pressure @ powers["gate.log_weight"] + weights["gate.bias"])  # (E, N, D * G)
+    opened = sigmoid(xp, pressure @ xp.exp(weights["gate.log_weight"]) + weights["gate.bias"])  # (E, N, D * G)
     gated = sums[..., DIRECTIONS : DIRECTIONS * (1 + gates)] * opened
     absent = 1.0 - sums[..., -once:]
     present = 1.0 - xp.maximum(absent, 0.0 * absent)  # 1 as soon as one shard has the launch term
-    total = sums[..., :DIRECTIONS] + powers["log_launch"] + present @ powers["once.log_cost"]
+    total = sums[..., :DIRECTIONS] + xp.exp(weights["log_launch"]) + present @ xp.exp(weights["once.log_cost"])
     for gate in range(gates):
         total = total + gated[..., gate * DIRECTIONS : (gate + 1) * DIRECTIONS]
     return total
@@ -152,9 +139,8 @@ class ComputeCostModel:
         Returns:
             (..., 2). A sum of zeros has the cost of a launch without work; the caller must give empty ranks the cost 0.
         """
-        # np.mean computes the same, but takes four times as long for the small arrays of a search.
-        costs = [by_member.sum(axis=0) / len(by_member) for _, by_member in self._member_costs(sums)]
-        return _joined(costs, sums)
+        by_member = self._member_costs(sums)
+        return np.maximum(by_member.sum(axis=0) / len(by_member), 0.0).reshape(*sums.shape[:-1], DIRECTIONS)
 
     def interval_from_sums(self, sums: FloatArray, batch_size: int) -> FloatArray:  # noqa: ARG002
         """90 % prediction intervals of forward + backward cost: lower and upper bound in ms (..., 2).
@@ -166,13 +152,11 @@ class ComputeCostModel:
         Raises:
             CostModelError: the model is not calibrated.
         """
-        calibration, intervals = self.network.calibrated, []
-        for chunk, by_member in self._member_costs(sums):
-            total_by_member = by_member.sum(axis=-1)  # (E, N)
-            total = np.maximum(total_by_member.mean(axis=0), 0.0)
-            overshoot = chunk[:, -1] / np.maximum(total, SMALLEST_MS)
-            intervals.append(calibration.interval(total, member_spread(total_by_member), overshoot))
-        return _joined(intervals, sums)
+        by_member = self._member_costs(sums).sum(axis=-1)
+        total = np.maximum(by_member.mean(axis=0), 0.0)
+        overshoot = sums[..., -1].reshape(-1) / np.maximum(total, SMALLEST_MS)
+        bounds = self.network.calibrated.interval(total, member_spread(by_member), overshoot)
+        return np.maximum(bounds, 0.0).reshape(*sums.shape[:-1], 2)
 
     def predict(self, samples: Sequence[Sequence[Shard]], batch_size: int, optimizer: str = "sgd") -> FloatArray:
         """Forward and backward cost in ms of every sample's shards: (N, 2); 0 for a sample without shards."""
@@ -184,8 +168,7 @@ class ComputeCostModel:
 
     def member_totals(self, samples: Sequence[Sequence[Shard]], batch_size: int, optimizer: str = "sgd") -> FloatArray:
         """Forward + backward cost in ms of every sample, predicted by each member: (E, N)."""
-        sums = self._sums(samples, batch_size, optimizer)
-        return np.concatenate([by_member.sum(axis=-1) for _, by_member in self._member_costs(sums)], axis=1)
+        return self._member_costs(self._sums(samples, batch_size, optimizer)).sum(axis=-1)
 
     def _per_sample(
         self,
@@ -206,19 +189,19 @@ class ComputeCostModel:
         embeddings = self.shard_embeddings([shard for sample in samples for shard in sample], batch_size, optimizer)
         return segment_sums(embeddings, [len(sample) for sample in samples])
 
-    def _member_costs(self, sums: FloatArray) -> Iterator[tuple[FloatArray, FloatArray]]:
-        """Chunks of the sums (N, H), each with the costs that every member predicts (E, N, 2)."""
-        flat = np.asarray(sums, dtype=np.float64).reshape(-1, sums.shape[-1])
-        for start in range(0, max(len(flat), 1), _CHUNK_SETS):
-            chunk = flat[start : start + _CHUNK_SETS]
-            members = self.network.members
-            width = (flat.shape[1] - 1) // members  # -1 would be ambiguous if N is 0
-            by_member = chunk[:, :-1].reshape(len(chunk), members, width).transpose(1, 0, 2)  # (E, N, C)
-            yield chunk, _priced(np, self.network.weights, self._powers, by_member)
+    def _member_costs(self, sums: FloatArray) -> FloatArray:
+        """Forward and backward cost of every sum by every member: (E, N, 2)."""
+        from neuroshard_pipeline.cost_models.compiled_price import member_costs  # imported late: numba takes 0.3 s
+
+        rows = np.ascontiguousarray(sums, dtype=np.float64).reshape(-1, sums.shape[-1])
+        return np.asarray(member_costs(rows, *self._price))
 
     @cached_property
-    def _powers(self) -> Weights:
-        return {name: np.exp(self.network.weights[name]) for name in _EXPONENTS}
+    def _price(self) -> tuple[float, FloatArray, FloatArray, FloatArray, FloatArray]:
+        """The arguments of `member_costs` after the first one."""
+        weights = self.network.weights
+        launch, once, weight = (np.exp(weights[name]) for name in ("log_launch", "once.log_cost", "gate.log_weight"))
+        return _PRESSURE_FLOOR, launch, once, weight, np.array(weights["gate.bias"])
 
     def save(self, folder: Path | str) -> None:
         """Write `model.json` and `weights.safetensors` into `folder`.
@@ -244,8 +227,3 @@ class ComputeCostModel:
 
 #: Fields of `model.json` that must match the code.
 _FORMULA = {"architecture": ARCHITECTURE, "work_terms": list(WORK_TERMS), "context_features": list(CONTEXT_FEATURES)}
-
-
-def _joined(chunks: list[FloatArray], sums: FloatArray) -> FloatArray:
-    """Chunks (N, 2) joined to one non-negative array (..., 2) with the leading shape of `sums`."""
-    return np.maximum(np.concatenate(chunks), 0.0).reshape(*sums.shape[:-1], 2)

@@ -110,7 +110,7 @@ def segment_sums(values: FloatArray, counts: Sequence[int] | NDArray[np.int64]) 
 
 def _table_columns(tables: Sequence[Table], batch_size: int) -> dict[str, FloatArray]:
     """Inputs of the features that are computed per table: arrays (T,) by name."""
-    full = [table if table.has_profile else with_profile(table, batch_size) for table in tables]
+    full = [with_profile(table, batch_size) for table in tables]
     reuse = np.array([table.reuse for table in full], dtype=np.float64).reshape(len(full), NUM_REUSE_BINS)
     ids_by_bin = reuse * _BIN_REUSE
     ids_by_bin /= np.maximum(ids_by_bin.sum(axis=1, keepdims=True), 1e-12)

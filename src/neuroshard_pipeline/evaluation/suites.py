@@ -53,7 +53,9 @@ def draw_suites(settings: SuiteSettings, models: Models) -> pd.DataFrame:
     pool = _renamed(tables_from_frame(base_pool(settings.pool)))
     makers = _makers(pool, settings)
     drawn = [(name, makers[name]()) for name in settings.suites.names]
-    drawn += [(name, _of_user(name, path)) for name, path in settings.suites.user.items()]
+    for name, path in settings.suites.user.items():
+        read = [replace(task, task_id=f"{name}-{task.task_id}") for task in read_tasks(path)]
+        drawn.append((name, [(f"{task.world_size} ranks", task) for task in read]))
     tasks = pd.concat([_frame(name, own, settings.suites, models) for name, own in drawn], ignore_index=True)
     for task_id, suites in tasks.groupby("task_id", sort=False)["suite"].unique().items():
         if len(suites) > 1:
@@ -169,8 +171,3 @@ def _public(settings: SuiteSettings, suite: str) -> Iterable[GroupedTask]:
                 params.task_id,
             )
             yield f"{params.world_size} ranks", task
-
-
-def _of_user(suite: str, path: str) -> Iterable[GroupedTask]:
-    for task in read_tasks(path):
-        yield f"{task.world_size} ranks", replace(task, task_id=f"{suite}-{task.task_id}")

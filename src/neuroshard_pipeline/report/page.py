@@ -21,15 +21,15 @@ _TITLE_PX = 40
 
 def render_page(template: str, figures: Mapping[str, go.Figure], **context: Any) -> str:
     """One self-contained page from a template file, whose variables are `context`, with style, script and Plotly."""
-    from plotly.offline import get_plotlyjs  # imported late: this also imports IPython
-
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(asset), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
     return environment.get_template(template).render(
         css=asset("report.css"),
         script=asset("report.js"),
-        plotly_js=get_plotlyjs(),
+        plotly_js=resources.files("plotly")
+        .joinpath("package_data/plotly.min.js")
+        .read_text("utf-8"),  # without IPython
         written=datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC").lstrip("0"),
         ours=OURS,
         drawings={name: _drawing(name, figure) for name, figure in figures.items()},

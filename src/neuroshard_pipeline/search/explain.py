@@ -123,7 +123,8 @@ def _rank_lines(plan: PlanData) -> list[str]:
         groups[text, _shards_text(plan, own)].append(rank)
     load = used if plan.predicted is None else plan.predicted.rank_ms
     shown = sorted(groups, key=lambda key: -load[groups[key][0]])[:_GROUPS_SHOWN]
-    lines = list(_replica_lines(plan))
+    replicas = [shard for shard in plan.shards_by_rank[0] if shard.sharding_type == "data_parallel"]
+    lines = [f"on every rank (data_parallel): {_shards_text(plan, replicas)}"] if replicas else []
     for text, shards in sorted(shown, key=lambda key: groups[key][0]):
         ranks = groups[text, shards]
         size = f"{len(_own_shards(plan, ranks[0]))} shards, {plan.dim_sums[ranks[0]]} columns"
@@ -144,12 +145,6 @@ def _range_text(plan: PlanData, ranks: Sequence[int]) -> str:
 def _own_shards(plan: PlanData, rank: int) -> list[Shard]:
     """The shards of a rank without replicas."""
     return [shard for shard in plan.shards_by_rank[rank] if shard.sharding_type != "data_parallel"]
-
-
-def _replica_lines(plan: PlanData) -> list[str]:
-    """One line about the tables that every rank has a replica of."""
-    replicas = [shard for shard in plan.shards_by_rank[0] if shard.sharding_type == "data_parallel"]
-    return [f"on every rank (data_parallel): {_shards_text(plan, replicas)}"] if replicas else []
 
 
 def _headline(plan: PlanData) -> str:

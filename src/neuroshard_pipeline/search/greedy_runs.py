@@ -21,6 +21,7 @@ import numpy as np
 from numba import njit
 
 from neuroshard_pipeline.arrays import BoolArray, FloatArray, IntArray
+from neuroshard_pipeline.cost_models.compiled_price import member_costs
 from neuroshard_pipeline.search.models import COST_UNITS_PER_MS, quantised
 from neuroshard_pipeline.search.problem import Problem
 
@@ -106,13 +107,14 @@ def run_greedily(sequences: IntArray, problem: Problem, caps: IntArray) -> tuple
 
 
 def compile_ahead() -> None:
-    """Compile the loop, or load it from Numba's cache on disk, so that no search spends seconds on it."""
+    """Compile the loop and the price, or load both from Numba's cache on disk: no search spends seconds on it."""
     none, no_costs = np.zeros((0, 0), dtype=np.int64), np.zeros((0, 0))
     nothing = np.zeros(0, dtype=np.int64)
     free, anywhere = np.zeros(0), np.zeros((0, 0), dtype=bool)
     shards = Shards(none, no_costs, nothing, nothing, nothing, free, anywhere, nothing, none)
     runs = Runs(nothing, nothing, nothing, nothing, none, np.zeros((0, 0, 0)), none, none, none, no_costs, no_costs)
     _price_last(0, _advance(0, 0, no_costs, shards, runs), no_costs, shards, runs)
+    member_costs(np.zeros((0, 1)), 0.0, *[np.zeros((1, 1, 2))] * 4)
 
 
 def _shards(sequences: IntArray, problem: Problem, caps: IntArray) -> Shards:

@@ -51,19 +51,15 @@ def _link_lines(task: ShardingTask) -> list[str]:
 def _tier_lines(plan: PlanData) -> list[str]:
     """One line per table with tiers: their rows and the ids that look them up."""
     found = tiers_of(plan.task)
-    lines = [f"tiers of {name}: {', '.join(map(_tier_text, of, _shares(of)))}" for name, of in found.items()]
+    lines = [f"tiers of {name}: {', '.join(_tier_text(each, of) for each in of)}" for name, of in found.items()]
     more = [f"tiers of {len(lines) - _TABLES_SHOWN} more tables"] if len(lines) > _TABLES_SHOWN else []
     return [*lines[:_TABLES_SHOWN], *more]
 
 
-def _tier_text(table: Table, share: float) -> str:
+def _tier_text(table: Table, tiers: Sequence[Table]) -> str:
+    share = table.pooling_factor / sum(each.pooling_factor for each in tiers)
     kind = "" if table.tier is None else table.tier.kind
     return f"{kind} {table.num_embeddings:,} rows {_TIER_PLACES[kind]} ({share:.0%} of the ids)"
-
-
-def _shares(tiers: Sequence[Table]) -> list[float]:
-    ids = [table.pooling_factor for table in tiers]
-    return [each / sum(ids) for each in ids]
 
 
 def bytes_text(count: int) -> str:

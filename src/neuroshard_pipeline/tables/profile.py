@@ -85,8 +85,11 @@ def default_profile(num_embeddings: int, pooling_factor: float, batch_size: int)
 
 def with_profile(table: Table, batch_size: int) -> Table:
     """`table` itself if its reuse profile is known, otherwise a copy with the default profile for `batch_size`."""
-    if table.has_profile:
-        return table
+    return table if table.has_profile else _completed(table, batch_size)
+
+
+@lru_cache(maxsize=2**14)
+def _completed(table: Table, batch_size: int) -> Table:
     unique_rows, reuse = default_profile(table.num_embeddings, table.pooling_factor, batch_size)
     return replace(table, unique_rows=unique_rows, reuse=reuse, has_assumed_profile=True)
 

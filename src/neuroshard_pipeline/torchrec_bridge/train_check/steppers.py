@@ -10,7 +10,6 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.parallel import DistributedDataParallel
 
-from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_bridge.train_check import batches as problem
 from neuroshard_pipeline.torchrec_bridge.train_check.model import dense_network, keyed_ids, share_of_rank
@@ -37,7 +36,9 @@ def training_steps(
     for model, mode in itertools.product(params.models, params.dense):
         names = {"task_id": task.task_id, "model": model, "dense": mode}
         steps = {"": _dense_alone(task, model, mode, params, device)}
-        steps |= {plan.sharder: _whole(plan, model, mode, params, device) for plan in group.plans}
+        for plan in group.plans:
+            whole = shard_model(plan, model, mode, params, device)
+            steps[plan.sharder] = whole, whole.module.dense, dense_optimizer(whole, params)
         found += [(names | {"sharder": key}, Steps(*of, batches, params, clock)) for key, of in steps.items()]
     return found
 
@@ -47,13 +48,6 @@ def rank_batch(task: ShardingTask, batch: problem.Batch, device: torch.device) -
     part, names = share_of_rank(task), [table.name for table in task.tables]
     dense, labels = torch.from_numpy(batch.dense[part]), torch.from_numpy(batch.labels[part])
     return Batch(dense, keyed_ids(names, batch.ids, part), labels).to(device)
-
-
-def _whole(
-    plan: Plan, name: ModelName, mode: DenseMode, params: TrainingParams, device: torch.device
-) -> tuple[nn.Module, nn.Module, torch.optim.Optimizer]:
-    model = shard_model(plan, name, mode, params, device)
-    return model, model.module.dense, dense_optimizer(model, params)
 
 
 def _dense_alone(

@@ -26,11 +26,6 @@ JUDGES = {
 }
 
 
-def _known_network(name: str) -> str:
-    network_preset(name)
-    return name
-
-
 class VariantParams(Parameters):
     """Variants of a sharder's plans, which show on real ranks what other sharding types cost.
 
@@ -42,7 +37,7 @@ class VariantParams(Parameters):
 
 
 #: A key of `lab.networks`, or `ethernet-<Gbit/s>`, one card per host.
-NetworkName = Annotated[str, AfterValidator(_known_network)]
+NetworkName = Annotated[str, AfterValidator(lambda name: network_preset(name) and name)]
 
 
 class TurnParams(RankParams):
