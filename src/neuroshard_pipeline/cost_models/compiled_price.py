@@ -1,4 +1,4 @@
-"""The formula of `compute.price` as a compiled loop, which prices a few shard sets in a tenth of NumPy's time."""
+"""The formula of `compute.price`, compiled: a search prices a few shard sets at a time, tens of thousands of times."""
 
 import math
 

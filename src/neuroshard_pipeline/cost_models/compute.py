@@ -1,7 +1,8 @@
 """The compute cost model: forward and backward cost of one fused lookup of a rank's shards.
 
 `embed` maps each shard to a *shard embedding*, a vector of non-negative numbers that describes its cost; it is not a
-row of the table. `price` maps the sum of a rank's shard embeddings to costs. Both run on NumPy and torch.
+row of the table. `price` maps the sum of a rank's shard embeddings to costs. Training runs both on torch; a search runs
+`embed` on NumPy, and `price` as a compiled loop (`compiled_price`).
 
 Shapes: S shards, N shard sets, E ensemble members, P work terms, F context features, D = 2 directions (forward,
 backward), G gates, K pressures, L launch terms (all three as in `price`). Each member describes a shard by
@@ -101,7 +102,7 @@ def price(xp: Xp, weights: Weights, sums: Array) -> Array:
 
 @dataclass(frozen=True)
 class ComputeCostModel:
-    """Predicts the costs of shard sets from sums of shard embeddings; needs NumPy only.
+    """Predicts the costs of shard sets from sums of shard embeddings; needs no torch.
 
     A search embeds every shard once, adds embeddings up as it places shards, and prices millions of sums.
 

@@ -21,6 +21,7 @@ import numpy as np
 from numba import njit
 
 from neuroshard_pipeline.arrays import BoolArray, FloatArray, IntArray
+from neuroshard_pipeline.cost_models.comm_features import comm_features
 from neuroshard_pipeline.cost_models.compiled_price import member_costs
 from neuroshard_pipeline.search.models import COST_UNITS_PER_MS, quantised
 from neuroshard_pipeline.search.problem import Problem
@@ -107,7 +108,7 @@ def run_greedily(sequences: IntArray, problem: Problem, caps: IntArray) -> tuple
 
 
 def compile_ahead() -> None:
-    """Compile the loop and the price, or load both from Numba's cache on disk: no search spends seconds on it."""
+    """Compile the loop, and those of the cost models, or load them from Numba's cache on disk, before a search."""
     none, no_costs = np.zeros((0, 0), dtype=np.int64), np.zeros((0, 0))
     nothing = np.zeros(0, dtype=np.int64)
     free, anywhere = np.zeros(0), np.zeros((0, 0), dtype=bool)
@@ -115,6 +116,7 @@ def compile_ahead() -> None:
     runs = Runs(nothing, nothing, nothing, nothing, none, np.zeros((0, 0, 0)), none, none, none, no_costs, no_costs)
     _price_last(0, _advance(0, 0, no_costs, shards, runs), no_costs, shards, runs)
     member_costs(np.zeros((0, 1)), 0.0, *[np.zeros((1, 1, 2))] * 4)
+    comm_features([0, 0], [0, 0], 1, "forward")
 
 
 def _shards(sequences: IntArray, problem: Problem, caps: IntArray) -> Shards:
