@@ -48,7 +48,7 @@ def features(
 
 @njit(cache=True)
 def _hosts(own: FloatArray, skew: FloatArray, local: int) -> FloatArray:  # pragma: no cover
-    """Of every host (4, H): peers elsewhere, MiB of its ranks and of its busiest card, ms of its last rank."""
+    """Of every host (4, H): peers elsewhere, MiB of its ranks and of its busiest card, ms until all have entered."""
     world = len(own)
     found = np.zeros((4, (world + local - 1) // local))
     for rank in range(world):
