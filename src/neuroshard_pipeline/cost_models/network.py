@@ -86,7 +86,7 @@ class Normalisation(ArrayGroup):
 
     def context(self, context: FloatArray) -> FloatArray:
         """Clipped and standardised context, any leading shape."""
-        return (np.clip(context, self.low, self.high) - self.mean) * self.inverse_scale
+        return (np.minimum(np.maximum(context, self.low), self.high) - self.mean) * self.inverse_scale
 
 
 @dataclass(frozen=True)
