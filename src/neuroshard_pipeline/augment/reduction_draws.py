@@ -51,13 +51,8 @@ def reduction_samples(params: ReductionSampleParams) -> pd.DataFrame:
     samples = [
         ReductionSample(f"{collective}-{ranks}-ranks-{hosts}-hosts-{size}", collective, size, ranks, hosts)
         for ranks, hosts in groups
-        for size in dict.fromkeys(_equal_shares(size, ranks) for size in grid)
+        for unit in [_BYTES_PER_FLOAT * ranks]  # every rank has an equal share of whole floats
+        for size in dict.fromkeys(max(round(size_bytes / unit), 1) * unit for size_bytes in grid)
         for collective in REDUCTIONS
     ]
     return pd.DataFrame(samples)
-
-
-def _equal_shares(size_bytes: float, ranks: int) -> int:
-    """The nearest number of bytes of which every rank can have an equal share of whole floats, at least one float."""
-    unit = _BYTES_PER_FLOAT * ranks
-    return max(round(size_bytes / unit), 1) * unit

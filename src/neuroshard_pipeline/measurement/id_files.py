@@ -11,7 +11,7 @@ A file holds the offsets (B + 1,) and then the indices (N,) of one table for one
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, final
@@ -139,16 +139,13 @@ class _Writer:
 
 
 def _require_room(folder: Path, needed: int) -> None:
-    free = shutil.disk_usage(next(_existing(folder))).free
+    existing = (path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(next(existing)).free
     if needed > free:
         raise MeasurementError(
             f"the ids of this campaign need {needed} bytes, and the disk of ids_folder {folder} has {free} left; "
             "choose a folder on another disk, or measure fewer tables and batch sizes"
         )
-
-
-def _existing(folder: Path) -> Iterator[Path]:
-    return (path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
 
 
 def files_of(params: ComputeMeasureParams, seed: int) -> IdFiles:

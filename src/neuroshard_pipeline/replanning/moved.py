@@ -157,10 +157,12 @@ def _add_table(
     between: IntArray, old: list[tuple[Shard, int]], new: list[tuple[Shard, int]], task: ShardingTask
 ) -> None:
     """Add the bytes that one table moves to `between`."""
-    weight, row = bytes_per_cell(new[0][0].table, task.optimizer)
-    copies = _copies(old, task.ranks_per_host)
+    (weight, row), local = bytes_per_cell(new[0][0].table, task.optimizer), task.ranks_per_host
+    copies = _copies(old, local)
     for shard, rank in new:
-        rectangles, ranks = _copy_for(rank, copies, task.ranks_per_host)
+        # A rank reads its own copy, or else one on its host, or else one of all in turn.
+        near = [rank] if rank in copies else [at for at in copies if at // local == rank // local] or list(copies)
+        rectangles, ranks = copies[near[rank % len(near)]]
         rows, columns = _common(_rectangle(shard), rectangles)
         np.add.at(between[:, rank], ranks, rows * (weight * columns + row))
 
@@ -176,12 +178,6 @@ def _copies(old: list[tuple[Shard, int]], local: int) -> dict[int, tuple[_Rectan
         first: (np.array([_rectangle(shard) for shard, _ in placed]), np.array([rank for _, rank in placed]))
         for first, placed in of.items()
     }
-
-
-def _copy_for(rank: int, copies: dict[int, tuple[_Rectangles, IntArray]], local: int) -> tuple[_Rectangles, IntArray]:
-    """The copy that a rank reads: its own one, one of its host, or one of all in turn."""
-    near = [rank] if rank in copies else [first for first in copies if first // local == rank // local] or list(copies)
-    return copies[near[rank % len(near)]]
 
 
 def _rectangle(shard: Shard) -> tuple[int, int, int, int]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from neuroshard_pipeline.arrays import BoolArray, FloatArray, IntArray
+from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.errors import DoesNotFitError
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.parts import Parts, step_parts
@@ -105,7 +105,8 @@ class _HostRoom:
         needed[0, 0, : len(block)] = [self._memory.shard_bytes(shard, self._task) for shard in block]
         needed[1, 0, : len(block)] = [self._memory.host_bytes(shard, self._task) for shard in block]
         left = np.where(needed.any(axis=2, keepdims=True), self._free - needed, np.iinfo(np.int64).max).min(axis=(0, 2))
-        allowed = _allowed_hosts(self._task, block[0].table.name)
+        own = self._task.constraints.of(block[0].table.name).allowed_ranks(self._task.world_size)
+        allowed = np.isin(np.arange(self._task.world_size), own).reshape(self._task.num_hosts, -1).all(axis=1)
         fits = allowed & (left >= 0)
         if self._by_load and fits.any():
             host = int(np.where(fits, self._loads, np.inf).argmin())
@@ -201,12 +202,6 @@ def _host_blocks(
                 columns = min(width, table.embedding_dim - at)
                 blocks.append(row_shards(table, sharding_type, task.ranks_per_host, at, columns))
     return blocks
-
-
-def _allowed_hosts(task: ShardingTask, table: str) -> BoolArray:
-    """(hosts,) whether all ranks of a host may hold the table."""
-    allowed = np.isin(np.arange(task.world_size), task.constraints.of(table).allowed_ranks(task.world_size))
-    return np.asarray(allowed.reshape(task.num_hosts, task.ranks_per_host).all(axis=1))
 
 
 def _background_ms(problem: Problem, spread: Spread) -> FloatArray:

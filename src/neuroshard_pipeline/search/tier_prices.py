@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from neuroshard_pipeline.arrays import FloatArray
-from neuroshard_pipeline.cost_models.step import StepCostModel
 from neuroshard_pipeline.search.models import CommModel
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.step_prices import step_prices
@@ -84,7 +83,8 @@ def tier_prices(problem: Problem) -> TierPrices:
     ids = sum(float(per_unit[list(QUANTITIES).index(name)]) for name in ("ids", "sent_ids")) / _MILLION
     world, local, hosts = task.world_size, task.ranks_per_host, task.num_hosts
     floats = task.comm_share * sum(t.pooling_factor * t.embedding_dim for t in task.tables if t.pooling == "none")
-    reduced = _BYTES_PER_FLOAT * _reduction_slope_ms(step, world, local)
+    least_ms, most_ms = step.reductions.predict_ms("all_reduce", [_LEAST_BYTES, _MOST_BYTES], world, local)
+    reduced = _BYTES_PER_FLOAT * float(most_ms - least_ms) / (_MOST_BYTES - _LEAST_BYTES)
     dense = float(step.prices_of("dense", world)[list(QUANTITIES).index("gradients")]) / _MILLION
     on_host = _exchange_slope_ms(comm, floats, local, task.batch_size // hosts)
     return TierPrices(
@@ -107,12 +107,6 @@ def _exchange_slope_ms(comm: CommModel, floats: float, ranks: int, batch_size: i
         return 0.0
     least, most = 0.25 * floats / ranks, floats / ranks
     return max(both_ms(most) - both_ms(least), 0.0) / (0.75 * floats)
-
-
-def _reduction_slope_ms(step: StepCostModel, ranks: int, ranks_per_host: int) -> float:
-    """Cost of a byte of an all_reduce, ms."""
-    costs = step.reductions.predict_ms("all_reduce", [_LEAST_BYTES, _MOST_BYTES], ranks, ranks_per_host)
-    return float(costs[1] - costs[0]) / (_MOST_BYTES - _LEAST_BYTES)
 
 
 @dataclass(frozen=True)
