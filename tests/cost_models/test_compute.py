@@ -75,6 +75,16 @@ def test_a_set_costs_the_same_in_a_batch_and_alone(compute_model, tables):
         np.testing.assert_allclose(model.costs_from_sums(sums[row], BATCH_SIZE), together[row], rtol=1e-12)
 
 
+def test_equal_sums_of_a_call_cost_the_same_as_one_of_them(compute_model, tables):
+    model, rng = compute_model, np.random.default_rng(0)
+    base = model.shard_embeddings([Shard(t, 0, 8) for t in tables], BATCH_SIZE)
+    sums = rng.random((40, base.shape[1])) * base.mean(axis=0) * 8
+    sums[20:, :2] = sums[:20, :2]  # sums that agree in the first numbers, but not in all
+    which = rng.integers(0, 40, 500)
+    alone = np.stack([model.costs_from_sums(row, BATCH_SIZE) for row in sums])
+    np.testing.assert_allclose(model.costs_from_sums(sums[which], BATCH_SIZE), alone[which], rtol=1e-12)
+
+
 def test_numpy_and_torch_compute_the_same(compute_model, tables):
     model = compute_model
     network = model.network
