@@ -27,9 +27,8 @@ def render_page(template: str, figures: Mapping[str, go.Figure], **context: Any)
     return environment.get_template(template).render(
         css=asset("report.css"),
         script=asset("report.js"),
-        plotly_js=resources.files("plotly")
-        .joinpath("package_data/plotly.min.js")
-        .read_text("utf-8"),  # without IPython
+        # `plotly.offline` would import IPython.
+        plotly_js=resources.files("plotly").joinpath("package_data/plotly.min.js").read_text("utf-8"),
         written=datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC").lstrip("0"),
         ours=OURS,
         drawings={name: _drawing(name, figure) for name, figure in figures.items()},
