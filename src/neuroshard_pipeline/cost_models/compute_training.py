@@ -114,7 +114,7 @@ def fit_compute(
     """Fit a model to the training samples of a split and calibrate its intervals; returns the model and its fit.
 
     Members of the ensemble share no weights and see the same batches, so that each worker of `executor` can fit some of
-    them; without workers, this process fits all. The model is the same for any number of workers.
+    them; without workers, this process fits all. The model is the same for any number of workers, except for rounding.
 
     Raises:
         CostModelError: the loss is not a finite number, or a worker could not fit its members.

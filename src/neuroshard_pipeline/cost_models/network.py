@@ -160,8 +160,8 @@ def correction(xp: Xp, weights: Weights, context: Array) -> Array:
 
 
 def sigmoid(xp: Xp, value: Array) -> Array:
-    """Logistic function; unlike 1 / (1 + exp(-value)), this form never overflows."""
-    return 0.5 * (1.0 + xp.tanh(0.5 * value))
+    """Logistic function; the form for NumPy never overflows, unlike 1 / (1 + exp(-value))."""
+    return 0.5 * (1.0 + np.tanh(0.5 * value)) if xp is np else xp.sigmoid(value)
 
 
 def _silu(xp: Xp, value: Array) -> Array:
