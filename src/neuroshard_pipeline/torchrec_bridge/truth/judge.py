@@ -81,10 +81,7 @@ def measure_missing(
     timed, keys = judged(plans, params)
     missing = [plan for plan in timed if keys[plan.task.task_id] not in done]
     groups = [
-        group._replace(
-            budget_s=params.time_budget_s and params.time_budget_s * len(group.plans) / len(missing),
-            least_rounds=params.least_rounds,
-        )
+        group._replace(budget_s=_budget_s(group.plans, missing, params), least_rounds=params.least_rounds)
         for group in step_groups(missing, task_batches(missing, params), params)
     ]
     described, held, others = json.dumps(identity(params)), list[pd.DataFrame](), OtherPrograms()
@@ -94,6 +91,12 @@ def measure_missing(
         if at + 1 == len(groups) or groups[at + 1].plans[0].task.task_id != task_id:
             yield keys[task_id], pd.concat(held, ignore_index=True)
             held = []
+
+
+def _budget_s(plans: Sequence[Plan], together: Sequence[Plan], params: JudgeParams) -> float | None:
+    """The share of the time budget that some of the plans get; by predicted steps, so that all have equal rounds."""
+    own_ms, all_ms = (sum(plan.predicted_cost_ms or 1.0 for plan in each) for each in (plans, together))
+    return params.time_budget_s and params.time_budget_s * own_ms / all_ms
 
 
 def _measured(groups: Iterable[Group], params: JudgeParams) -> Iterator[tuple[Group, pd.DataFrame]]:

@@ -93,8 +93,8 @@ class JudgeParams(StepParams):
             measured: a key of `lab.networks`, or `ethernet-<Gbit/s>`, one card per host. Null leaves them out.
         quantile: the quantile of a plan's timed steps that counts as its cost. Cost models are fitted to lower
             quartiles, 0.25; other programs on the same cores disturb a low quantile less than the median, 0.5.
-        time_budget_s: seconds for all plans together; on a slow machine the plans of a task then have fewer rounds, but
-            at least `least_rounds`. Null sets no limit.
+        time_budget_s: seconds for all plans together; on a slow machine the plans then have fewer rounds, but at least
+            `least_rounds`. Null sets no limit.
         least_rounds: see `time_budget_s`.
     """
 
