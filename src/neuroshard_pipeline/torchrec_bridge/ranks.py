@@ -136,8 +136,8 @@ def _keep_memory() -> None:
         set_option(-4, 0)  # M_MMAP_MAX: no `mmap`
 
 
-def free_memory() -> None:
-    """Free modules, which contain reference cycles, and return the memory that glibc keeps to the system."""
+def free_memory(keep: bool) -> None:
+    """Free modules, which contain reference cycles. `keep` their memory in the process: new pages take long to get."""
     gc.collect()
-    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+    if not keep and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         trim(0)

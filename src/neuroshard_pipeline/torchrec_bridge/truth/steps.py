@@ -255,7 +255,7 @@ def set_up_rank(
 
     def measure(group: Group) -> list[Step]:
         start_s = time.monotonic()
-        free_memory()  # of the last group
+        free_memory(1 < len(group.plans) == params.plans_held(group.plans, 1))  # of the last group, if there is room
         torch.cuda.empty_cache()  # for ranks that share the GPU
         made = make(group, params, device, log and log.now)
 
