@@ -53,14 +53,17 @@ def test_the_more_a_sample_looks_up_the_fewer_its_visits(compute_params, lookup_
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(visits=st.integers(1, 40), least=st.integers(1, 40), share=st.floats(0.01, 10))
-def test_the_rounds_that_visit_a_sample_are_evenly_spaced(compute_params, visits, least, share):
-    params = compute_params(visits=visits, thorough_lookup_bytes=1000, least_visits=least)
+@given(
+    visits=st.integers(1, 40), least=st.integers(1, 40), share=st.floats(0.01, 10), budget_s=st.sampled_from([None, 1])
+)
+def test_the_rounds_that_visit_a_sample_are_evenly_spaced(compute_params, visits, least, share, budget_s):
+    params = compute_params(visits=visits, thorough_lookup_bytes=1000, least_visits=least, time_budget_s=budget_s)
     rounds = sorted(rounds_of(looking_up(1000 / share), params))
     assert min(visits, least) <= len(rounds) <= visits
     assert rounds[0] == 0
     if len(rounds) > 1:
-        assert rounds[-1] == visits - 1
+        always_started = -(-visits // 2)
+        assert rounds[-1] == (max(always_started, len(rounds)) if budget_s else visits) - 1
         assert np.ptp(np.diff(rounds)) <= 1
 
 

@@ -110,7 +110,7 @@ def rounds_of(sample: AnySample, params: AnyParams) -> frozenset[int]:
     """Numbers of the rounds that visit a sample: all rounds, or fewer rounds at even distances.
 
     Compute samples with many lookup bytes (`params.thorough_lookup_bytes`) and reductions (`params.reduction_visits`)
-    get fewer visits.
+    get fewer visits. With a time budget, these are in the half of the rounds that always starts, as far as possible.
     """
     visits = count = params.visits
     if isinstance(sample, ReductionSample) and isinstance(params, CommMeasureParams):
@@ -118,7 +118,8 @@ def rounds_of(sample: AnySample, params: AnyParams) -> frozenset[int]:
     if isinstance(sample, ComputeSample) and isinstance(params, ComputeMeasureParams) and params.thorough_lookup_bytes:
         wanted = round(visits * params.thorough_lookup_bytes / sample.lookup_bytes)
         count = min(max(wanted, params.least_visits), visits)
-    return frozenset(round(number * (visits - 1) / max(count - 1, 1)) for number in range(count))
+    last = visits - 1 if params.time_budget_s is None else max((visits - 1) // 2, count - 1)
+    return frozenset(round(number * last / max(count - 1, 1)) for number in range(count))
 
 
 def missing_rounds(sample: AnySample, params: AnyParams, measured: Set[int]) -> Set[int]:
