@@ -29,6 +29,7 @@ _LEAST_UNIQUE_ROWS = 3.0
 
 _FIT_ROUNDS = 30
 _BISECTIONS = 60
+_TILT_ERROR = 1e-12
 
 
 class PoolParams(Parameters):
@@ -154,12 +155,19 @@ def tilted_shares(weight: FloatArray, reuse: FloatArray) -> FloatArray:
     """
     bins = np.arange(weight.shape[-1])
     low, high = np.full(len(reuse), -8.0), np.full(len(reuse), 8.0)
+    tilt, last = np.zeros(len(reuse)), high
     for _ in range(_BISECTIONS):
-        tilt = (low + high) / 2
+        if np.abs(tilt - last).max() < _TILT_ERROR:
+            break
         shares = weight * np.exp(tilt[:, None] * bins)
         shares /= shares.sum(axis=1, keepdims=True)
-        too_small = shares @ MEAN_COUNTS < reuse
-        low, high = np.where(too_small, tilt, low), np.where(too_small, high, tilt)
+        mean = shares @ MEAN_COUNTS
+        low, high = np.where(mean < reuse, tilt, low), np.where(mean < reuse, high, tilt)
+        # Newton's method for the logarithm of the mean; bisection where it would leave the interval.
+        slope = shares @ (bins * MEAN_COUNTS) / mean - shares @ bins
+        newton = tilt + np.log(reuse / mean) / np.maximum(slope, 1e-9)
+        within = (low - _TILT_ERROR < newton) & (newton < high + _TILT_ERROR)
+        last, tilt = tilt, np.where(within, newton, (low + high) / 2)
     return shares
 
 
