@@ -53,7 +53,7 @@ Step = tuple[dict[str, Any], list[Span], StepLog | None]
 class Group(NamedTuple):
     """Plans of one task that take turns, and whose modules the ranks hold at the same time; global batches of the task.
 
-    After `budget_s` seconds, no further round starts, once `least_rounds` are done; None sets no limit.
+    Once `least_rounds` are done, another round starts if it is expected to end within `budget_s`; None sets no limit.
     """
 
     plans: tuple[Plan, ...]
@@ -264,7 +264,7 @@ def set_up_rank(
                 return True
             spent_s = torch.tensor([time.monotonic() - start_s], device=device)
             dist.broadcast(spent_s, 0)  # all ranks stop after the same round
-            return float(spent_s) < group.budget_s
+            return float(spent_s) * (rounds + 1) / rounds < group.budget_s
 
         def run(at: int, row: dict[str, Any]) -> Step:
             values, spans = made[at][1](row["step"])
