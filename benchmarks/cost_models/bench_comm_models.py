@@ -117,7 +117,7 @@ def comm_figures(
     data = comm_data(drawn, costs)
     training = data.take([row for row, name in enumerate(data.sample_ids) if name.startswith("comm-")])
     split = split_samples(training.sample_ids, params.validation_share, params.test_share, params.seed)
-    model, _ = fit_comm(training, split, params, origin)
+    model = fit_comm(training, split, params, origin)
     rows = []
     tests = {
         "seen": training.take(split.test),

@@ -126,5 +126,5 @@ def topology_aims(rows: pd.DataFrame) -> list[Aim]:
 
 def table(frame: pd.DataFrame) -> str:
     """A table with shares in percent; tau and counts are plain numbers."""
-    plain = {"kendall_tau": "{:.3f}".format, "count": "{:.0f}".format, "best epoch": "{:.0f}".format}
+    plain = {"kendall_tau": "{:.3f}".format, "count": "{:.0f}".format}
     return frame.to_string(formatters={name: plain.get(name, "{:+.1%}".format) for name in frame}, na_rep="-")

@@ -52,12 +52,10 @@ class Fitted:
             collectives.
         intervals: samples -> lower and upper bounds in ms: (N, 2) of forward + backward for compute samples; two arrays
             (ranks of all samples, 2) for collectives, forward and backward. None without prediction intervals.
-        best_epoch: latest of the members' best epochs; None if the benchmark does not report it.
     """
 
     predict: Callable[[Sequence[Any]], np.ndarray]
     intervals: Callable[[Sequence[Any]], Any] | None = None
-    best_epoch: int | None = None
 
 
 class Estimator(Protocol):
@@ -82,8 +80,8 @@ class Ours:
 
     def fit(self, data: ComputeData, split: Split) -> Fitted:
         """Fit to the training samples of a split."""
-        model, fitted = fit_compute(data, split, self.params, {})
-        return Fitted(partial(predict_compute, model), partial(compute_intervals, model), max(fitted.best_epoch))
+        model = fit_compute(data, split, self.params, {})
+        return Fitted(partial(predict_compute, model), partial(compute_intervals, model))
 
 
 @dataclass(frozen=True)
@@ -95,8 +93,7 @@ class Paper:
 
     def fit(self, data: ComputeData, split: Split) -> Fitted:
         """Fit to the training samples of a split."""
-        model, fitted = fit_paper_compute(data, split, self.params.model_copy(update=PAPER_SCHEDULE))
-        return Fitted(model.predict, best_epoch=max(fitted.best_epoch))
+        return Fitted(fit_paper_compute(data, split, self.params.model_copy(update=PAPER_SCHEDULE)).predict)
 
 
 @dataclass(frozen=True)
@@ -123,7 +120,7 @@ class OursComm:
 
     def fit(self, data: CommData, split: Split) -> Fitted:
         """Fit to the training samples of a split."""
-        model, _ = fit_comm(data, split, self.params, {})
+        model = fit_comm(data, split, self.params, {})
         return Fitted(partial(predict_comm, model), partial(comm_intervals, model))
 
 
@@ -136,7 +133,7 @@ class PaperComm:
 
     def fit(self, data: CommData, split: Split) -> Fitted:
         """Fit to the training samples of a split."""
-        return Fitted(fit_paper_comm(data, split, self.params.model_copy(update=PAPER_SCHEDULE))[0].predict)
+        return Fitted(fit_paper_comm(data, split, self.params.model_copy(update=PAPER_SCHEDULE)).predict)
 
 
 def fit_everywhere(inputs: ComputeInputs, estimator: Estimator, params: FitParams) -> Tables:
@@ -148,9 +145,8 @@ def fit_everywhere(inputs: ComputeInputs, estimator: Estimator, params: FitParam
     about = {"model": estimator.name, "seed": params.seed}
     rows = [{**about, "samples": part, **_figures(test, fitted)} for part, test in tests.items() if test.samples]
     tables: Tables = {"models": rows}
-    if fitted.best_epoch is not None:
+    if isinstance(estimator, Ours | Paper):
         tables["learning"] = [{**about, "count": len(split.training), "mape": rows[0]["mape"]}]
-        tables["epochs"] = [{**about, "best epoch": fitted.best_epoch}]
     return tables
 
 

@@ -36,8 +36,6 @@ def report_compute(noise_floor: float | None, tables: Tables) -> list[Aim]:
     models = pd.DataFrame(tables["models"]).drop(columns="seed").groupby(["model", "samples"], sort=False).mean()
     print(f"\nforward + backward, means over seeds\n\n{table(models)}")
     print(paper_comparison(models, pd.DataFrame(tables["paper"])))
-    epochs = pd.DataFrame(tables["epochs"]).groupby("model", sort=False)["best epoch"].max()
-    print(f"\nlatest best epoch: {', '.join(f'{model} {epoch}' for model, epoch in epochs.items())}")
     return _print_aims(compute_aims(models, noise_floor))
 
 

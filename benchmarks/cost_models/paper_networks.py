@@ -99,7 +99,7 @@ class PaperComputeModel:
         return self.costs_from_sums(sums, samples[0].batch_size)
 
 
-def fit_paper_compute(data: ComputeData, split: Split, params: FitParams) -> tuple[PaperComputeModel, Fit]:
+def fit_paper_compute(data: ComputeData, split: Split, params: FitParams) -> PaperComputeModel:
     """Fit the paper's compute network; its loss is the squared error of standardised costs."""
     generator = torch.Generator().manual_seed(params.seed)
     raw = np.concatenate([raw_features(sample.shards, sample.batch_size) for sample in data.samples])
@@ -116,8 +116,7 @@ def fit_paper_compute(data: ComputeData, split: Split, params: FitParams) -> tup
         sums = torch.zeros(len(embeddings), len(samples), embeddings.shape[2]).index_add(1, owner, embeddings)
         return ((dense(weights, "head", sums, len(_HEAD_WIDTHS)) - target[samples]) ** 2).mean(dim=(1, 2))
 
-    fitted = fit_dense(sizes, loss, split, params, generator)
-    return PaperComputeModel(fitted.weights, rows.normalisation, scaling), fitted
+    return PaperComputeModel(fit_dense(sizes, loss, split, params, generator), rows.normalisation, scaling)
 
 
 def raw_features(shards: Sequence[Shard], batch_size: int) -> np.ndarray:
@@ -177,10 +176,10 @@ class PaperCommModel:
         return np.maximum(costs * scaling.deviation + scaling.mean, 0.0).reshape(dims.shape)
 
 
-def fit_paper_comm(data: CommData, split: Split, params: FitParams) -> tuple[PaperCommModel, dict[str, Fit]]:
+def fit_paper_comm(data: CommData, split: Split, params: FitParams) -> PaperCommModel:
     """Fit the paper's communication networks to samples of one world size; the batch size is not a feature."""
     (world_size,) = {sample.world_size for sample in data.samples}
-    directions, fits = {}, {}
+    directions = {}
     for column, direction in enumerate(COMM_DIRECTIONS):
         generator = torch.Generator().manual_seed(params.seed)
         skew = np.array([sample.start_skew_ms for sample in data.samples]) * (direction == "forward")
@@ -195,9 +194,8 @@ def fit_paper_comm(data: CommData, split: Split, params: FitParams) -> tuple[Pap
             return ((dense(weights, "comm", x[samples], len(_COMM_WIDTHS) + 1) - y[samples]) ** 2).mean(dim=(1, 2))
 
         sizes = {"comm": (2 * world_size, *_COMM_WIDTHS, world_size)}
-        fits[direction] = fit_dense(sizes, loss, split, params, generator)
-        directions[direction] = (fits[direction].weights, normalisation, scaling)
-    return PaperCommModel(world_size, directions), fits
+        directions[direction] = (fit_dense(sizes, loss, split, params, generator), normalisation, scaling)
+    return PaperCommModel(world_size, directions)
 
 
 def fit_dense(

@@ -57,7 +57,7 @@ def compute_params() -> ComputeTrainParams:
 def compute_model(compute_training: ComputeData, compute_params: ComputeTrainParams) -> ComputeCostModel:
     """A compute cost model, trained on the made-up machine."""
     split = split_samples(compute_training.sample_ids, 0.1, 0.2, 0)
-    return fit_compute(compute_training, split, compute_params, {"noise_floor": 0.01})[0]
+    return fit_compute(compute_training, split, compute_params, {"noise_floor": 0.01})
 
 
 @pytest.fixture(scope="session")
@@ -76,4 +76,4 @@ def comm_params() -> CommTrainParams:
 def comm_model(comm_training: CommData, comm_params: CommTrainParams) -> CommCostModel:
     """A communication cost model for all world sizes, trained on the made-up machine."""
     split = split_samples(comm_training.sample_ids, 0.1, 0.2, 0)
-    return fit_comm(comm_training, split, comm_params, {})[0]
+    return fit_comm(comm_training, split, comm_params, {})

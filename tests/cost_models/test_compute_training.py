@@ -139,7 +139,7 @@ def test_samples_of_several_batch_sizes_train_together(compute_training, compute
     ]
     data = ComputeData(tuple(mixed), data.costs, 0)
     short = compute_params.model_copy(update={"epochs": 2})
-    model, _ = fit_compute(data, split_samples(data.sample_ids, 0.1, 0.1, 0), short, {})
+    model = fit_compute(data, split_samples(data.sample_ids, 0.1, 0.1, 0), short, {})
     assert model.batch_size in {512, 1024}
 
 
@@ -166,7 +166,7 @@ def test_a_launch_that_is_more_expensive_for_one_optimizer_is_paid_once(compute_
         for sample, other in zip(compute_training.samples, stateful, strict=True)
     )
     data = ComputeData(samples, compute_training.costs_ms + stateful[:, None] * extra_ms, 0)
-    model, _ = fit_compute(data, split_samples(data.sample_ids, 0.1, 0.2, 0), compute_params, {})
+    model = fit_compute(data, split_samples(data.sample_ids, 0.1, 0.2, 0), compute_params, {})
     sets = [make_shards(np.random.default_rng(count), tables, count) for count in (1, 2, 4, 8, 15)]
     apart = model.predict(sets, BATCH_SIZE, "rowwise_adagrad") - model.predict(sets, BATCH_SIZE, "sgd")
     assert apart[:, 0] == pytest.approx(2.0, abs=0.4)

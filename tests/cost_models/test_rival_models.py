@@ -23,13 +23,13 @@ def split_of(data):
 @pytest.fixture(scope="module")
 def paper_compute(compute_training, compute_params) -> PaperComputeModel:
     params = compute_params.model_copy(update={"members": 1})
-    return fit_paper_compute(compute_training, split_of(compute_training), params)[0]
+    return fit_paper_compute(compute_training, split_of(compute_training), params)
 
 
 @pytest.fixture(scope="module")
 def paper_comm(comm_training, comm_params) -> PaperCommModel:
     four = comm_training.take([row for row, s in enumerate(comm_training.samples) if s.world_size == 4])
-    return fit_paper_comm(four, split_of(four), comm_params)[0]
+    return fit_paper_comm(four, split_of(four), comm_params)
 
 
 @pytest.mark.parametrize("name", BASELINES)

@@ -35,11 +35,11 @@ def models_folder(tmp_path: Path) -> Path:
     costs = np.array([true_compute_ms(sample.shards, 512) for sample in samples])
     data = ComputeData(samples, costs, left_out=0)
     params = ComputeTrainParams(**QUICK, **HEAD)
-    compute, _ = fit_compute(data, split_samples(data.sample_ids, 0.1, 0.2, 0), params, {"hardware": {"device": "cpu"}})
+    compute = fit_compute(data, split_samples(data.sample_ids, 0.1, 0.2, 0), params, {"hardware": {"device": "cpu"}})
     comm_samples = tuple(make_comm_sample(rng, index, 2) for index in range(50))
     volumes = CommData(comm_samples, tuple(true_comm_ms(sample) for sample in comm_samples), left_out=0)
     comm_params = CommTrainParams(**QUICK)
-    comm, _ = fit_comm(volumes, split_samples(volumes.sample_ids, 0.1, 0.2, 0), comm_params, {})
+    comm = fit_comm(volumes, split_samples(volumes.sample_ids, 0.1, 0.2, 0), comm_params, {})
     compute.save(tmp_path / "compute_cost_model" / "v1" / "compute_cost_model")
     comm.save(tmp_path / "comm_cost_model" / "v1" / "comm_cost_model")
     return tmp_path

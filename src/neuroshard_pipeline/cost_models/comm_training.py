@@ -6,6 +6,7 @@ Shapes: N samples, R ranks of all samples, W ranks of one sample, E ensemble mem
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.cost_models.calibration import Predictions, calibrate
 from neuroshard_pipeline.cost_models.comm import CommCostModel, rank_costs, ranks_per_host_of
 from neuroshard_pipeline.cost_models.comm_features import COMM_DIRECTIONS, COMM_WORK_TERMS, comm_features
-from neuroshard_pipeline.cost_models.fitting import FeatureRows, Fit, fit, relative_loss
+from neuroshard_pipeline.cost_models.fitting import FeatureRows, Fit, fit, fitted, relative_loss
 from neuroshard_pipeline.cost_models.initial_weights import comm_weights
 from neuroshard_pipeline.cost_models.measured import (
     CommData,
@@ -33,6 +34,7 @@ from neuroshard_pipeline.cost_models.params import CommTrainParams
 from neuroshard_pipeline.cost_models.training_range import TRAINING_RANGE, comm_range
 from neuroshard_pipeline.tables.frames import comm_samples_from_frame
 from neuroshard_pipeline.tables.samples import CommSample
+from neuroshard_pipeline.workers import WorkerParams
 
 #: Names of the two networks in the metrics and in the held-out frame, each with its direction.
 _PARTS = {f"comm_{direction}": direction for direction in COMM_DIRECTIONS}
@@ -51,7 +53,11 @@ def comm_data(samples_frame: pd.DataFrame, costs_frame: pd.DataFrame) -> CommDat
 
 
 def train_comm_model(
-    samples_frame: pd.DataFrame, costs_frame: pd.DataFrame, params: CommTrainParams, provenance: Mapping[str, Any]
+    samples_frame: pd.DataFrame,
+    costs_frame: pd.DataFrame,
+    params: CommTrainParams,
+    provenance: Mapping[str, Any],
+    executor: WorkerParams | None = None,
 ) -> tuple[CommCostModel, Metrics, pd.DataFrame]:
     """Fit the forward and the backward communication cost model.
 
@@ -60,6 +66,7 @@ def train_comm_model(
         costs_frame: `measure.comm_costs`.
         params: sizes of the networks, and schedule of the training.
         provenance: JSON values to store with the model; its `noise_floor` (see `noise_floor_of`) goes into the metrics.
+        executor: workers that fit the two directions; without them, this process does.
 
     Returns:
         The model; metrics under `comm_forward` and `comm_backward`; and the held-out predictions, see
@@ -71,7 +78,7 @@ def train_comm_model(
     started = time.perf_counter()
     data = comm_data(samples_frame, costs_frame)
     split = split_samples(data.sample_ids, params.validation_share, params.test_share, params.seed)
-    model, _ = fit_comm(data, split, params, provenance)
+    model = fit_comm(data, split, params, provenance, executor)
     held_out = comm_held_out(model, data.take(split.test))
     seconds = time.perf_counter() - started
     metrics = metrics_of(held_out, provenance.get("noise_floor"), _PARTS)
@@ -82,14 +89,18 @@ def train_comm_model(
 
 
 def fit_comm(
-    data: CommData, split: Split, params: CommTrainParams, provenance: Mapping[str, Any]
-) -> tuple[CommCostModel, dict[str, Fit]]:
-    """Fit a model to the training samples of a split, and calibrate its intervals; return model and fits."""
-    networks, fits, contexts = {}, {}, {}
-    for direction in COMM_DIRECTIONS:
-        rows, context = _rank_rows(data, split, direction, ranks_per_host_of(provenance))
-        fits[direction] = _fit_direction(rows, data, split, params, direction)
-        networks[direction] = Network(fits[direction].weights, rows.normalisation)
+    data: CommData,
+    split: Split,
+    params: CommTrainParams,
+    provenance: Mapping[str, Any],
+    executor: WorkerParams | None = None,
+) -> CommCostModel:
+    """Fit a model to the training samples of a split, and calibrate its intervals."""
+    networks, contexts, per_host = {}, {}, ranks_per_host_of(provenance)
+    fit_direction = partial(_fit_direction, data=data, split=split, params=params, ranks_per_host=per_host)
+    for direction, weights in zip(COMM_DIRECTIONS, fitted(fit_direction, COMM_DIRECTIONS, executor), strict=True):
+        rows, context = _rank_rows(data, split, direction, per_host)
+        networks[direction] = Network(weights, rows.normalisation)
         contexts[direction] = context[rows.in_training]
     trained_on = comm_range(data.take(split.training).samples)
     uncalibrated = CommCostModel(
@@ -105,11 +116,14 @@ def fit_comm(
         seen, unseen = (_predictions(uncalibrated, part, direction) for part in parts)
         calibration = calibrate(seen, unseen, contexts[direction])
         networks[direction] = dataclasses.replace(networks[direction], calibration=calibration)
-    return dataclasses.replace(uncalibrated, networks=networks), fits
+    return dataclasses.replace(uncalibrated, networks=networks)
 
 
-def _fit_direction(rows: FeatureRows, data: CommData, split: Split, params: CommTrainParams, direction: str) -> Fit:
+def _fit_direction(
+    direction: str, data: CommData, split: Split, params: CommTrainParams, ranks_per_host: int | None
+) -> Fit:
     """Fit the network of one direction; the loss is the mean of `relative_loss` over the ranks of all samples."""
+    rows, _ = _rank_rows(data, split, direction, ranks_per_host)
     generator = torch.Generator().manual_seed(params.seed)
     costs = _measured(data, direction)
     seen = rows.in_training

@@ -6,7 +6,6 @@ Shapes: N samples, S shards of all samples, P work terms, F context features, E 
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.cost_models.calibration import Predictions, calibrate
 from neuroshard_pipeline.cost_models.compute import ComputeCostModel, embed, price
 from neuroshard_pipeline.cost_models.compute_features import segment_sums, shard_features
-from neuroshard_pipeline.cost_models.fitting import FeatureRows, Fit, Loss, fit, joined, relative_loss
+from neuroshard_pipeline.cost_models.fitting import FeatureRows, Fit, Loss, fit, fitted, relative_loss
 from neuroshard_pipeline.cost_models.initial_weights import compute_weights
 from neuroshard_pipeline.cost_models.measured import (
     ComputeData,
@@ -32,10 +31,9 @@ from neuroshard_pipeline.cost_models.metrics import Metrics, metrics_of
 from neuroshard_pipeline.cost_models.network import Network
 from neuroshard_pipeline.cost_models.params import ComputeTrainParams
 from neuroshard_pipeline.cost_models.training_range import TRAINING_RANGE, compute_range
-from neuroshard_pipeline.errors import CostModelError
 from neuroshard_pipeline.tables.frames import compute_samples_from_frame
 from neuroshard_pipeline.tables.samples import TRAINING, ComputeSample
-from neuroshard_pipeline.workers import WorkerParams, map_items
+from neuroshard_pipeline.workers import WorkerParams
 
 #: Maps every name in the metrics and in the held-out frame to the part of the cost that it describes.
 _PARTS = {"compute": "total", "compute_forward": "forward", "compute_backward": "backward"}
@@ -97,7 +95,7 @@ def train_compute_model(
     started = time.perf_counter()
     data = compute_data(samples_frame, pool_frame, costs_frame, settings_frame)
     split = split_samples(data.sample_ids, params.validation_share, params.test_share, params.seed)
-    model, _ = fit_compute(data, split, params, provenance, executor)
+    model = fit_compute(data, split, params, provenance, executor)
     held_out = compute_held_out(model, data.take(split.test))
     summary = training_summary(split, params.epochs, data.left_out, time.perf_counter() - started)
     metrics = metrics_of(held_out, provenance.get("noise_floor"), _PARTS)
@@ -110,8 +108,8 @@ def fit_compute(
     params: ComputeTrainParams,
     provenance: Mapping[str, Any],
     executor: WorkerParams | None = None,
-) -> tuple[ComputeCostModel, Fit]:
-    """Fit a model to the training samples of a split and calibrate its intervals; returns the model and its fit.
+) -> ComputeCostModel:
+    """Fit a model to the training samples of a split and calibrate its intervals.
 
     Members of the ensemble share no weights and see the same batches, so that each worker of `executor` can fit some of
     them; without workers, this process fits all. The model is the same for any number of workers, except for rounding.
@@ -119,43 +117,42 @@ def fit_compute(
     Raises:
         CostModelError: the loss is not a finite number, or a worker could not fit its members.
     """
-    fit_members = _MemberFit(data, split, params)
-    fitted = fit_members(range(params.members)) if executor is None else joined(_fits_of_workers(fit_members, executor))
+    parts = np.array_split(np.arange(params.members), executor.workers if executor else 1)
+    fits = fitted(_MemberFit(data, split, params), [part for part in parts if len(part)], executor)
+    weights = {name: np.concatenate([part[name] for part in fits]) for name in fits[0]}
     rows, context = _feature_rows(data, split)
     trained_on = compute_range(data.take(split.training).samples)
     stored = {**provenance, "training": params.model_dump(), TRAINING_RANGE: trained_on}
-    network = Network(fitted.weights, rows.normalisation)
+    network = Network(weights, rows.normalisation)
     uncalibrated = ComputeCostModel(network, data.batch_size, stored)
-    parts = [data.take(samples) for samples in (split.training, split.validation)]
     seen, unseen = (
         Predictions.of(
             part.costs_ms.sum(axis=1), _by_setting(lambda *asked: uncalibrated.member_totals(*asked).T, part.samples).T
         )
-        for part in parts
+        for part in (data.take(samples) for samples in (split.training, split.validation))
     )
     network = dataclasses.replace(network, calibration=calibrate(seen, unseen, context[rows.in_training]))
-    return dataclasses.replace(uncalibrated, network=network), fitted
+    return dataclasses.replace(uncalibrated, network=network)
 
 
 @dataclasses.dataclass(frozen=True)
 class _MemberFit:
     """Fits some members of the ensemble; calling it with their numbers returns their fit.
 
-    Initial weights and batches are drawn as for all members. The fit of a member therefore does not depend on which
-    others are fitted with it.
+    Initial weights and batches are drawn as for all members, so that the fit of a member does not depend on the others.
     """
 
     data: ComputeData
     split: Split
     params: ComputeTrainParams
 
-    def __call__(self, members: Sequence[int]) -> Fit:
+    def __call__(self, members: IntArray) -> Fit:
         data, split, params = self.data, self.split, self.params
         generator = torch.Generator().manual_seed(params.seed)
         rows, context = _feature_rows(data, split)
         training_work = segment_sums(rows.work, rows.counts)[split.training]
         first = compute_weights(training_work, data.costs_ms[split.training], context.shape[1], params, generator)
-        own = {name: value[list(members)] for name, value in first.items()}
+        own = {name: value[members] for name, value in first.items()}
         costs = torch.tensor(data.costs_ms, dtype=torch.float32)
         return fit(own, _loss(rows, costs, params), split, params, generator, "compute cost model")
 
@@ -164,18 +161,6 @@ def _feature_rows(data: ComputeData, split: Split) -> tuple[FeatureRows, FloatAr
     """Scaled features of all shards, and their context (S, F) before scaling."""
     work, context, counts = _sample_features(data.samples)
     return FeatureRows(work, context, counts, split), context
-
-
-def _fits_of_workers(fit_members: _MemberFit, executor: WorkerParams) -> list[Fit]:
-    """The fits of equal parts of the members, in the order of the members."""
-    parts = np.array_split(np.arange(fit_members.params.members), executor.workers)
-    outcomes = sorted(
-        map_items(fit_members, [part.tolist() for part in parts if len(part)], executor), key=attrgetter("index")
-    )
-    for outcome in outcomes:
-        if outcome.value is None:
-            raise CostModelError(f"compute cost model: a worker could not fit its members: {outcome.error}")
-    return [outcome.value for outcome in outcomes if outcome.value is not None]
 
 
 def _loss(rows: FeatureRows, costs: Tensor, params: ComputeTrainParams) -> Loss:

@@ -4,20 +4,24 @@ Shapes: E ensemble members, N samples, R rows of all samples (shards or ranks), 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from operator import attrgetter
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.cost_models.measured import Split
 from neuroshard_pipeline.cost_models.network import Normalisation
 from neuroshard_pipeline.cost_models.params import FitParams
 from neuroshard_pipeline.errors import CostModelError
+from neuroshard_pipeline.workers import WorkerParams, map_items
 
+Part = TypeVar("Part")
 Weights = dict[str, Tensor]
+#: Weights of fitted members, float64.
+Fit = dict[str, FloatArray]
 
 #: `(weights, sample indices) -> (E,)` mean loss per member.
 Loss = Callable[[Weights, IntArray], Tensor]
@@ -29,19 +33,11 @@ _FIXED_WEIGHTS = frozenset({"once.terms"})
 _WARM_UP = 0.1
 
 
-@dataclass(frozen=True)
-class Fit:
-    """Outcome of `fit`: the best epoch of every member, and its weights at that epoch (float64)."""
-
-    weights: dict[str, FloatArray]
-    best_epoch: list[int]
-
-
 def fit(weights: Weights, loss: Loss, split: Split, params: FitParams, generator: torch.Generator, title: str) -> Fit:
-    """Fit all members of an ensemble together; keep each member's weights at its lowest validation loss.
+    """Fit all members of an ensemble together; return each member's weights at its lowest validation loss.
 
     The first axis of the initial weights is that of the members. `generator` shuffles the training samples in every
-    epoch, and `title` names the model in the progress bar and in errors.
+    epoch, and `title` names the model in errors.
 
     Raises:
         CostModelError: a member has no finite validation loss in any epoch.
@@ -49,7 +45,7 @@ def fit(weights: Weights, loss: Loss, split: Split, params: FitParams, generator
     learned = {name: value.clone().requires_grad_(name not in _FIXED_WEIGHTS) for name, value in weights.items()}
     optimizer, schedule = _optimizer(learned, params, len(split.training))
     best = _Best(learned)
-    for epoch in (bar := tqdm(range(params.epochs), desc=title, unit="epoch", disable=None, leave=False)):
+    for _ in range(params.epochs):
         for batch in _batches(split.training, params.batch_samples, generator):
             optimizer.zero_grad()
             # Members share no weights, so the sum gives each member the gradient of its loss.
@@ -57,19 +53,25 @@ def fit(weights: Weights, loss: Loss, split: Split, params: FitParams, generator
             optimizer.step()
             schedule.step()
         with torch.no_grad():
-            best.update(epoch, learned, loss(learned, split.validation))
-        bar.set_postfix(validation=f"{min(best.loss):.4f}")
+            best.update(learned, loss(learned, split.validation))
     if not np.all(np.isfinite(best.loss)):
         raise CostModelError(f"{title}: the loss is not a number; lower learning_rate (now {params.learning_rate})")
-    return Fit(best.arrays(), best.epoch)
+    return {name: value.numpy().astype(np.float64) for name, value in best.weights.items()}
 
 
-def joined(fits: Sequence[Fit]) -> Fit:
-    """The fit of an ensemble whose members were fitted in several parts, in the order of the members."""
-    return Fit(
-        {name: np.concatenate([part.weights[name] for part in fits]) for name in fits[0].weights},
-        [epoch for part in fits for epoch in part.best_epoch],
-    )
+def fitted(fit_part: Callable[[Part], Fit], parts: Sequence[Part], executor: WorkerParams | None) -> list[Fit]:
+    """The fits of all parts, in their order. Workers fit several parts at a time; without them, this process fits all.
+
+    Raises:
+        CostModelError: a worker could not fit a part.
+    """
+    if executor is None:
+        return [fit_part(part) for part in parts]
+    outcomes = sorted(map_items(fit_part, parts, executor), key=attrgetter("index"))
+    for outcome in outcomes:
+        if outcome.value is None:
+            raise CostModelError(f"a worker could not fit its part of a cost model: {outcome.error}")
+    return [outcome.value for outcome in outcomes if outcome.value is not None]
 
 
 class _Best:
@@ -79,17 +81,13 @@ class _Best:
         members = next(iter(weights.values())).shape[0]
         self.weights = {name: value.detach().clone() for name, value in weights.items()}
         self.loss = [float("inf")] * members
-        self.epoch = [0] * members
 
-    def update(self, epoch: int, weights: Weights, losses: Tensor) -> None:
+    def update(self, weights: Weights, losses: Tensor) -> None:
         for member, loss in enumerate(losses.tolist()):
             if loss < self.loss[member]:
-                self.loss[member], self.epoch[member] = loss, epoch
+                self.loss[member] = loss
                 for name, value in weights.items():
                     self.weights[name][member] = value[member].detach()
-
-    def arrays(self) -> dict[str, FloatArray]:
-        return {name: value.numpy().astype(np.float64) for name, value in self.weights.items()}
 
 
 def _optimizer(

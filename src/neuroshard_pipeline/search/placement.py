@@ -56,7 +56,7 @@ def place(states: IntArray, problem: Problem, caps: IntArray) -> list[PlacedStat
     return [found or _packed_by_size(sequence, problem) for found, sequence in zip(best, sequences, strict=True)]
 
 
-def placed_state(kinds: IntArray, ranks: Sequence[int], problem: Problem) -> PlacedState:
+def placed_state(kinds: IntArray, ranks: Sequence[int] | IntArray, problem: Problem) -> PlacedState:
     """The state with shards of `kinds` on `ranks`, and its predicted embedding cost."""
     layout = layout_of(kinds, np.array(ranks, dtype=np.int64), problem)
     return PlacedState(layout.kinds, layout.ranks, layout.cost)

@@ -11,7 +11,7 @@ from neuroshard_pipeline.errors import ConstraintError, DoesNotFitError
 from neuroshard_pipeline.search.beam import beam_search
 from neuroshard_pipeline.search.local_search import local_search
 from neuroshard_pipeline.search.params import LocalSearchParams, SearchParams
-from neuroshard_pipeline.search.placement import PlacedState, placed_state
+from neuroshard_pipeline.search.placement import placed_state
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.price import placement_cost_ms
 from neuroshard_pipeline.search.problem import Problem
@@ -58,16 +58,11 @@ class NeuroShard:
         found = beam_search(problem, self.search)
         if self.local_search is None:
             return problem.placement(found[0].kinds, found[0].ranks)
-        theirs = [_state(problem, each) for each in _placements(self.others, problem, rng)]
+        theirs = [placed_state(*problem.kinds_of(each), problem) for each in _placements(self.others, problem, rng)]
         start = min([found[0], *theirs], key=lambda state: state.cost)
         found = [*local_search(start, problem, self.local_search, rng), *found, *theirs]
         placements = [problem.placement(state.kinds, state.ranks) for state in found]
         return min(placements, key=partial(placement_cost_ms, problem))
-
-
-def _state(problem: Problem, placement: Placement) -> PlacedState:
-    kinds, ranks = problem.kinds_of(placement)
-    return placed_state(kinds, ranks.tolist(), problem)
 
 
 def _placements(sharders: Sequence[Sharder], problem: Problem, rng: np.random.Generator) -> list[Placement]:

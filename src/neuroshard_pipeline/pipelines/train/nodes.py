@@ -43,12 +43,12 @@ def evaluate_by_group(model: ComputeCostModel, *frames: pd.DataFrame) -> tuple[J
 
 
 def train_comm(
-    samples: pd.DataFrame, costs: pd.DataFrame, params: CommTrainParams, origin: Json
+    samples: pd.DataFrame, costs: pd.DataFrame, params: CommTrainParams, origin: Json, executor: WorkerParams
 ) -> tuple[CommCostModel, Json, pd.DataFrame]:
     """Fit the forward and backward communication cost model; return it with its metrics and held-out predictions."""
     from neuroshard_pipeline.cost_models.comm_training import train_comm_model
 
-    return train_comm_model(samples, costs, params, origin)
+    return train_comm_model(samples, costs, params, origin, executor)
 
 
 def fit_reduction_costs(samples: pd.DataFrame, costs: pd.DataFrame) -> tuple[Json, Json]:

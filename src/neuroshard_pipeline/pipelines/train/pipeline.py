@@ -20,7 +20,7 @@ def create_pipeline() -> Pipeline:
 def _training() -> list[Node]:
     frames = ["compute_samples", "table_pool", "compute_costs"]
     compute = [*frames, "params:compute", "compute_origin", "compute_sample_settings", "params:executor"]
-    comm = ["comm_samples", "comm_costs", "params:comm", "comm_origin"]
+    comm = ["comm_samples", "comm_costs", "params:comm", "comm_origin", "params:executor"]
     return [
         Node(nodes.provenance, ["hardware", "lineage"], ["compute_origin", "comm_origin"], name="state_provenance"),
         Node(
