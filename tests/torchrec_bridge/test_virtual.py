@@ -115,7 +115,10 @@ def test_replayed_steps_have_the_rows_of_measured_steps_for_every_network_and_an
     assert (frame[list(BACKWARD_PARTS)].sum(axis=1) < frame["backward_ms"]).all()
     fast, slow = (frame[frame["network"] == name].reset_index() for name in networks)
     np.testing.assert_array_equal(fast["computed_ms"], slow["computed_ms"])
-    assert (fast["step_ms"] < slow["step_ms"]).all()
+    saved_ms = slow["step_ms"] - fast["step_ms"]
+    # A rank that other programs delay may compute for longer than its transfers take on either network.
+    assert saved_ms.min() > -1e-9
+    assert saved_ms.sum() > 0
 
 
 @pytest.mark.slow

@@ -201,7 +201,9 @@ def step_groups(
     """
     _check(plans, batches_by_task)
     by_task: dict[str, list[Plan]] = {}
-    for plan in sorted(plans, key=lambda plan: (plan.task.world_size, plan.task.ranks_per_host)):
+    # The largest task comes first. The others then take its memory: new pages take as long as several steps.
+    by_size = sorted(plans, key=lambda plan: -sum(table.weight_bytes for table in plan.task.tables))
+    for plan in sorted(by_size, key=lambda plan: (plan.task.world_size, plan.task.ranks_per_host)):
         by_task.setdefault(plan.task.task_id, []).append(plan)
     for task_id, own in by_task.items():
         held = params.plans_held(own, modules)

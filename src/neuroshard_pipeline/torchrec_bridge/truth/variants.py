@@ -52,10 +52,8 @@ def _variants(task: ShardingTask) -> Iterator[tuple[str, _Changes]]:
     yield "small tables data_parallel", {"data_parallel": small}
     yield "most ids row_wise", {"row_wise": cut[:_MOST_IDS]}
     yield "all row_wise", {"row_wise": cut}
-    yield (
-        "all three types",
-        {"data_parallel": small, "row_wise": [table for table in cut if table not in small][:_MOST_IDS]},
-    )
+    larger = [table for table in cut if table not in small]
+    yield "all three types", {"data_parallel": small, "row_wise": larger[:_MOST_IDS]}
 
 
 def _changed(plan: Plan, name: str, changes: _Changes) -> Plan:
