@@ -29,6 +29,7 @@ from neuroshard_pipeline.torchrec_bridge.truth.steps import (
     measure_steps,
     step_groups,
     task_batches,
+    timed_groups,
 )
 
 pytestmark = [pytest.mark.slow, *QUIET]
@@ -54,6 +55,7 @@ PARAMS = StepParams(
     most_plans_held=2,
     seed=0,
 )
+FOUR_ROUNDS = PARAMS.model_copy(update={"rounds": 4})
 PLACEMENTS = [(0, 0, 1, 1, 0), (0, 1, 0, 1, 1), (1, 1, 1, 1, 1)]
 
 
@@ -128,6 +130,24 @@ def test_ranks_hold_as_many_plans_as_their_memory_has_room_for(
     groups = list(step_groups(plans, {TASK.task_id: BATCHES}, params))
     assert [len(group.plans) for group in groups] == sizes
     assert [plan for group in groups for plan in group.plans] == plans
+
+
+def plan_of_tables(count: int, world_size: int = 2) -> Plan:
+    task = ShardingTask(TABLES[:count], world_size, 16, 2**30, task_id=f"{count}-tables-{world_size}-ranks")
+    return Plan(task, tuple(map(whole, task.tables)), (0,) * count, "all on one rank", compute_device="cpu")
+
+
+def test_the_largest_task_comes_first_among_those_with_equally_many_ranks():
+    plans = [plan_of_tables(2, world_size=4), plan_of_tables(1), plan_of_tables(3), plan_of_tables(2)]
+    groups = step_groups(plans, task_batches(plans, PARAMS), PARAMS)
+    assert [group.plans for group in groups] == [(plans[at],) for at in (2, 3, 1, 0)]
+
+
+def test_after_the_budget_only_the_least_number_of_rounds_runs():
+    plan = plan_of_tables(2)
+    (group,) = step_groups([plan], task_batches([plan], PARAMS), PARAMS)
+    ((_, steps),) = timed_groups([group._replace(budget_s=1e-9, least_rounds=2)], FOUR_ROUNDS)
+    assert steps["round"].unique().tolist() == [0, 1]
 
 
 def test_every_plan_of_several_tasks_has_all_steps_of_every_round_on_every_rank():
