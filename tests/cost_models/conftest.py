@@ -57,7 +57,7 @@ def compute_params() -> ComputeTrainParams:
 def compute_model(compute_training: ComputeData, compute_params: ComputeTrainParams) -> ComputeCostModel:
     """A compute cost model, trained on the made-up machine."""
     split = split_samples(compute_training.sample_ids, 0.1, 0.2, 0)
-    return fit_compute(compute_training, split, compute_params, {"noise_floor": 0.01})
+    return fit_compute(compute_training, split, compute_params, {})
 
 
 @pytest.fixture(scope="session")

@@ -36,7 +36,8 @@ def frames(compute_training):
 @pytest.fixture(scope="module")
 def trained(frames, compute_params):
     samples, pool, costs, settings = frames
-    return train_compute_model(samples, pool, costs, compute_params, {"noise_floor": 0.01}, settings)
+    provenance = {"noise_floor": {part: {"median": 0.01} for part in ("total", "forward", "backward")}}
+    return train_compute_model(samples, pool, costs, compute_params, provenance, settings)
 
 
 def test_samples_of_groups_are_not_trained_on(frames, trained):

@@ -7,7 +7,6 @@ import pytest
 
 from neuroshard_pipeline.cost_models.compute_training import compute_data, fit_compute, train_compute_model
 from neuroshard_pipeline.cost_models.measured import ComputeData, split_samples
-from neuroshard_pipeline.cost_models.metrics import noise_floor_of
 from neuroshard_pipeline.errors import CostModelError
 from neuroshard_pipeline.tables.frames import compute_samples_from_frame
 from neuroshard_pipeline.workers import WorkerParams
@@ -15,7 +14,11 @@ from neuroshard_pipeline.workers import WorkerParams
 from .machine import BATCH_SIZE, DIMS, make_shards, make_table, true_compute_ms
 
 CONTRACT = {"mape", "median_ape", "r2", "kendall_tau", "noise_floor"}
-PROVENANCE = {"noise_floor": 0.02, "hardware": {"device": "made up"}, "data_versions": {}}
+PROVENANCE = {
+    "noise_floor": {part: {"median": 0.02} for part in ("total", "forward", "backward")},
+    "hardware": {"device": "made up"},
+    "data_versions": {},
+}
 
 
 @pytest.fixture(scope="module")
@@ -141,21 +144,6 @@ def test_samples_of_several_batch_sizes_train_together(compute_training, compute
     short = compute_params.model_copy(update={"epochs": 2})
     model = fit_compute(data, split_samples(data.sample_ids, 0.1, 0.1, 0), short, {})
     assert model.batch_size in {512, 1024}
-
-
-@pytest.mark.parametrize(
-    ("floor", "expected"),
-    [
-        (None, None),
-        (0.02, 0.02),
-        ({"forward": 0.03, "total": 0.02}, 0.03),
-        ({"samples": 9, "forward": {"median": 0.03, "p90": 0.1}}, 0.03),
-        ({"samples": 0, "forward": {"median": None, "p90": None}}, None),
-        ({"total": 0.02}, None),
-    ],
-)
-def test_noise_floors_in_every_form(floor, expected):
-    assert noise_floor_of(floor, "forward") == expected
 
 
 def test_a_launch_that_is_more_expensive_for_one_optimizer_is_paid_once(compute_training, compute_params, tables):

@@ -26,7 +26,7 @@ def model() -> StepCostModel:
 
 def test_prices_describe_plans_that_they_were_not_fitted_to(model):
     for world_size in (4, 16):
-        samples = step_samples(DEVICE, NETWORK, world_size, 12, np.random.default_rng(99))
+        samples = step_samples(DEVICE, NETWORK, world_size, 24, np.random.default_rng(99))
         for part in ("input_dist", "module"):
             predicted = samples.work @ model.prices_of(part, world_size)
             assert np.median(np.abs(predicted / samples.cost_ms[part] - 1)) < 0.3, (part, world_size)

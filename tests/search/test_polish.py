@@ -11,6 +11,7 @@ from neuroshard_pipeline.search.price import placement_cost_ms, price_plan
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.sharders.usable_types import usable_types
 from neuroshard_pipeline.tables.constraints import Constraints
+from neuroshard_pipeline.tables.step_work import torchrec_type
 from neuroshard_pipeline.tables.table import Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 from search.settings import WEIGHTS_AND_OPTIMIZER
@@ -43,7 +44,7 @@ def test_column_shards_of_sequence_tables_of_a_module_keep_one_width(ms_per_mib)
     task = ShardingTask(tables, 8, 4096, 2**34)
     problem = Problem(task, step_models(ms_per_mib=ms_per_mib), WEIGHTS_AND_OPTIMIZER)
     found = polished(problem, on_rank_0(task), usable_types)
-    widths = {shard.embedding_dim for shard in found.shards if shard.sharding_type == "column_wise"}
+    widths = {shard.embedding_dim for shard in found.shards if torchrec_type(shard) == "column_wise"}
     assert len(widths) <= 1
     assert len(set(found.ranks)) > 1
 

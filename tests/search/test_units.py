@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from neuroshard_pipeline.search.packing import halved, may_halve
+from neuroshard_pipeline.search.halving import all_cut_alike, halved, may_halve
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.units import allowed_ranks, units_of
 from neuroshard_pipeline.tables.constraints import UNCONSTRAINED, Constraints, TableConstraint
@@ -58,10 +58,11 @@ def test_the_finest_split_keeps_the_constraints(constraint, widths):
         (Constraints([TableConstraint("pooled", max_shards=8)]), [12] * 8),
         (Constraints([TableConstraint("one", max_shards=3)]), [48, 48]),
         (Constraints([TableConstraint("other", min_width=20)]), [24] * 4),
-        (Constraints(together=[["one", "pooled"]]), [96]),
+        (Constraints([TableConstraint("one", max_shards=1)]), [12] * 8),
+        (Constraints(together=[["one", "pooled"]]), [12] * 8),
     ],
 )
-def test_sequence_tables_of_a_group_are_cut_into_as_many_equal_blocks(constraints, finest):
+def test_sequence_tables_of_a_group_that_are_cut_have_as_many_equal_blocks(constraints, finest):
     pooled, *sequences = (
         Table(name, 100, 96, 1.0, pooling=kind)
         for name, kind in zip(("pooled", "one", "other"), ("sum", "none", "none"), strict=True)
@@ -72,8 +73,14 @@ def test_sequence_tables_of_a_group_are_cut_into_as_many_equal_blocks(constraint
     problem = Problem(task, None, WEIGHTS_AND_OPTIMIZER)
     state = problem.whole_tables
     of_group = np.flatnonzero(problem.group[problem.unit[state]] >= 0)
-    assert may_halve(state, problem)[of_group].tolist() == [len(finest) > 1] * len(of_group)
-    if len(finest) > 1:
-        found = halved(state, of_group[:1], problem)
-        widths = problem.width[found][problem.group[problem.unit[found]] >= 0]
-        assert widths.tolist() == [48] * 4
+    assert may_halve(state, problem)[of_group].all()
+    one_cut = halved(state, of_group[:1], problem)
+    expected = {
+        (48, 48): one_cut,
+        (48,) * 2 * len(alone): all_cut_alike(one_cut, problem),
+        (24,) * 4: halved(one_cut, np.flatnonzero(problem.width[one_cut] == 48)[:1], problem),
+    }
+    for cut, found in expected.items():
+        widths = problem.width[found][problem.group[problem.unit[found]] >= 0].tolist()
+        assert [width for width in widths if width < 96] == [*cut]
+        assert sum(widths) == 96 * len(alone)

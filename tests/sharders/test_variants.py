@@ -31,42 +31,37 @@ def halving(problem: Problem) -> list[ShardingTask]:
     return [scaled(problem.task, factor) for factor in (4.0, 0.5)]
 
 
-def found(task: ShardingTask, makers, seed: int = 0):
+def found(task: ShardingTask, variants, seed: int = 0):
     problem = Problem(task, step_models(), SETTINGS.memory)
     rng = np.random.default_rng(seed)
-    return problem, best_variant(problem, SETTINGS.search, SETTINGS.local_search, rng, makers)
+    return problem, best_variant(problem, SETTINGS.search, SETTINGS.local_search, rng, variants)
 
 
 def test_without_variants_the_placement_is_that_of_the_search():
-    problem, placement = found(TASK, [lambda _: []])
+    problem, placement = found(TASK, lambda _: [])
     rng = np.random.default_rng(0)
     assert placement == whole_step_placement(problem, SETTINGS.search, SETTINGS.local_search, rng)
 
 
 def test_the_cheapest_variant_is_chosen_and_priced_as_a_task_of_its_own():
-    problem, best = found(TASK, [halving])
+    problem, best = found(TASK, halving)
     assert best.task == scaled(TASK, 0.5)
     plan = price_plan(problem, best, "plus")
     assert plan.task is best.task
     assert plan == priced(plan, problem.models)
-    assert plan.predicted_cost_ms < price_plan(problem, found(TASK, [])[1], "plus").predicted_cost_ms
-
-
-def test_each_maker_starts_from_the_best_variant_before_its_turn():
-    _, best = found(TASK, [halving, halving])
-    assert best.task == scaled(scaled(TASK, 0.5), 0.5)
+    assert plan.predicted_cost_ms < price_plan(problem, found(TASK, lambda _: [])[1], "plus").predicted_cost_ms
 
 
 def test_a_task_that_does_not_fit_may_have_a_variant_that_does():
     tight = replace(TASK, memory_bytes=1000)
     with pytest.raises(DoesNotFitError):
-        found(tight, [halving])
-    _, best = found(tight, [lambda problem: [replace(problem.task, memory_bytes=2**40)]])
+        found(tight, halving)
+    _, best = found(tight, lambda problem: [replace(problem.task, memory_bytes=2**40)])
     assert best.task.memory_bytes == 2**40
 
 
 def test_plans_of_the_registry_belong_to_the_variant(monkeypatch):
-    monkeypatch.setattr(neuroshard, "best_variant", partial(best_variant, makers=[halving]))
+    monkeypatch.setattr(neuroshard, "best_variant", partial(best_variant, variants=halving))
     expected, models = scaled(TASK, 0.5), step_models()
     plan = registry.shard(TASK, models, "neuroshard_plus", SETTINGS)
     assert plan.task == expected

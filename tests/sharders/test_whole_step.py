@@ -11,7 +11,7 @@ from search.tasks import random_tables
 
 from neuroshard_pipeline.cost_models import load_cost_models
 from neuroshard_pipeline.errors import DoesNotFitError
-from neuroshard_pipeline.search.plan import Plan
+from neuroshard_pipeline.search.plan import Placement, Plan
 from neuroshard_pipeline.search.price import placement_cost_ms, price_plan
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.spread import column_problem, joined, spread_tables
@@ -19,7 +19,8 @@ from neuroshard_pipeline.search.spread_choice import SpreadChoice
 from neuroshard_pipeline.sharders.neuroshard import NeuroShard
 from neuroshard_pipeline.sharders.usable_types import usable_types
 from neuroshard_pipeline.tables.constraints import Constraints
-from neuroshard_pipeline.tables.table import Table
+from neuroshard_pipeline.tables.step_work import torchrec_type
+from neuroshard_pipeline.tables.table import Shard, Table
 from neuroshard_pipeline.tables.task import ShardingTask
 
 PLUS = NeuroShard(QUICK_SEARCH, LOCAL_SEARCH.model_copy(update={"max_rounds": 10}))
@@ -55,6 +56,20 @@ def test_a_plan_of_few_tables_costs_at_most_what_the_best_of_all_types_costs(see
     task = ShardingTask(random_tables(rng, 4), 2, 2048, 2**40)
     models = step_models(seed, ms_per_mib=float(rng.choice([0.01, 0.2])))
     assert plan_of(task, models).predicted_cost_ms <= 1.001 * cheapest_of_whole_tables_ms(task, models)
+
+
+def test_only_the_sequence_table_that_no_rank_can_hold_is_cut():
+    """Cutting all tables of the module alike would balance the ranks, but send every id to all of them."""
+    large = Table("large", 4 * 10**7, 128, 5.0, pooling="none")
+    tables = [large, *(Table(f"t{at}", 10_000, 128, 20.0, pooling="none") for at in range(12))]
+    constraints = Constraints(sharding_types=("column_wise",))
+    task = ShardingTask(tables, 4, 2**16, large.weight_bytes * 3 // 4, constraints=constraints)
+    models = load_cost_models("h100")
+    plan = plan_of(task, models)
+    assert {shard.table.name for shard in plan.shards if torchrec_type(shard) == "column_wise"} == {"large"}
+    alike = tuple(Shard(table, start, 32) for table in tables for start in range(0, 128, 32))
+    all_cut = Placement(alike, (0, 1, 2, 3) * len(tables))
+    assert plan.predicted_cost_ms < 0.9 * placement_cost_ms(Problem(task, models, WEIGHTS_AND_OPTIMIZER), all_cut)
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -113,9 +113,9 @@ def _column_shards(table: Table, world_size: int, rng: np.random.Generator) -> l
 
 
 def _cuts(table: Table, rng: np.random.Generator) -> list[int]:
-    """Ends of uneven column blocks, or of a single block. Sequence tables have two blocks of equal width."""
+    """Ends of uneven column blocks, or of a single block; blocks of sequence tables have all or half of the columns."""
     if table.pooling == "none":
-        return [table.embedding_dim // 2, table.embedding_dim]
+        return [table.embedding_dim] if rng.random() < 0.5 else [table.embedding_dim // 2, table.embedding_dim]
     pieces = table.embedding_dim // 4
     cuts = rng.choice(np.arange(1, pieces), size=min(2, pieces - 1), replace=False) if rng.random() < 0.5 else []
     return [4 * int(cut) for cut in sorted([*cuts, pieces])]

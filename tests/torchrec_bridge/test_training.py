@@ -23,7 +23,7 @@ from neuroshard_pipeline.search.parts import all_to_alls, reductions
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.tables.constraints import SEQUENCE_TYPES
 from neuroshard_pipeline.tables.placed import placed_shards
-from neuroshard_pipeline.tables.step_work import QUANTITIES, group_of, rank_work
+from neuroshard_pipeline.tables.step_work import QUANTITIES, group_of, rank_work, torchrec_type
 from neuroshard_pipeline.torchrec_plan.structures import read_sharding_plan
 
 pytestmark = [pytest.mark.slow, *QUIET]
@@ -71,6 +71,8 @@ def test_the_plans_contain_the_difficult_cases(world_size):
     for field, value in (("is_weighted", True), ("num_features", 3)):
         types = {shard.sharding_type for shard in shards if getattr(shard.table, field) == value}
         assert types == set(TYPES), field
+    of_sequences = ({torchrec_type(s) for s in plan.shards if s.table.pooling == "none"} for _, plan in plans.values())
+    assert any(types >= {"table_wise", "column_wise"} for types in of_sequences), "whole sequence tables and cut ones"
     rows = {(shard.table.name, shard.num_rows) for shard in shards if shard.sharding_type == "row_wise"}
     assert len(rows) > len({name for name, _ in rows}), "row shards of one table with different numbers of rows"
 

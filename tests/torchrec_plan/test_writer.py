@@ -147,9 +147,11 @@ def test_sequence_tables_of_types_that_torchrec_cannot_train_are_refused(shardin
 def test_sequence_tables_with_column_shards_of_several_widths_are_refused():
     first, second = (Table(name, 10, 64, 1.0, pooling="none") for name in "st")
     halves = [(Shard(second, 0, 32), 0), (Shard(second, 32, 32), 1)]
-    assert set(form_of(halves, Devices(2))) == {"t"}
-    with pytest.raises(PlanError, match="column shards of 32 and 64 columns, for example 't' and 's'"):
-        form_of([(whole(first), 0), *halves], Devices(2))
+    forms = form_of([(whole(first), 0), *halves], Devices(2))
+    assert {name: form["sharding_type"] for name, form in forms.items()} == {"s": "table_wise", "t": "column_wise"}
+    quarters = [(Shard(first, start, 16), 0) for start in range(0, 64, 16)]
+    with pytest.raises(PlanError, match="column shards of 16 and 32 columns, for example 's' and 't'"):
+        form_of([*quarters, *halves], Devices(2))
 
 
 MEAN, SUM = Table("mean", 10, 64, 1.0, pooling="mean"), Table("sum", 10, 64, 1.0)

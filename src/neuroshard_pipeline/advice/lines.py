@@ -10,6 +10,7 @@ from itertools import combinations
 
 import numpy as np
 import pandas as pd
+from tqdm import tqdm
 
 from neuroshard_pipeline.advice.doubts import Doubt, doubts
 from neuroshard_pipeline.advice.frontiers import BagLengths, frontiers
@@ -20,7 +21,6 @@ from neuroshard_pipeline.search.gains import SlowestParts, gain_half_ms, slowest
 from neuroshard_pipeline.search.plan import Placement, Plan
 from neuroshard_pipeline.search.price import price_plan
 from neuroshard_pipeline.search.problem import Problem
-from neuroshard_pipeline.search.progress import with_progress
 from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import on_hosts_of, solve_all
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -141,7 +141,7 @@ def _planned(plan: Callable[[WhatIf], Line], singles: Sequence[WhatIf], pairs: i
     """The lines of all what-ifs and of pairs of the best ones, and the number that an interruption left out."""
     found, done, count = list[Line](), 0, len(singles) + pairs
     try:
-        for done in with_progress(count, "advice"):
+        for done in tqdm(range(count), desc="advice", leave=False, disable=None):
             what = singles[done] if done < len(singles) else _best_pair(found)
             found += [plan(what)] if what else []
         done = count

@@ -66,7 +66,7 @@ def held_out_accuracy(rows: pd.DataFrame, noise_floor: float | None) -> dict[str
     return figures
 
 
-def metrics_of(held_out: pd.DataFrame, floor: Any, parts: Mapping[str, str]) -> Metrics:
+def metrics_of(held_out: pd.DataFrame, floor: Mapping[str, Any] | None, parts: Mapping[str, str]) -> Metrics:
     """`held_out_accuracy` of every model in a frame of `measured.held_out_frame`; `floor` is as in `noise_floor_of`.
 
     `parts` maps the name of every model to the part of the cost that it predicts.
@@ -77,17 +77,9 @@ def metrics_of(held_out: pd.DataFrame, floor: Any, parts: Mapping[str, str]) -> 
     }
 
 
-def noise_floor_of(floor: Any, part: str) -> float | None:
-    """The noise floor of a part of the cost.
-
-    Args:
-        floor: one number for all parts, None if unknown, or a mapping from parts to noise floors. In place of
-            a number, a mapping with the key `median` is also accepted.
-        part: `forward`, `backward` or `total`.
-    """
-    if isinstance(floor, Mapping):
-        return noise_floor_of(floor["median"] if "median" in floor else floor.get(part), part)
-    return None if floor is None else float(floor)
+def noise_floor_of(floor: Mapping[str, Any] | None, part: str) -> float | None:
+    """The median noise floor of a part of the cost (`forward`, `backward` or `total`); None if it is unknown."""
+    return None if floor is None else floor[part]["median"]
 
 
 def _pair(measured: ArrayLike, predicted: ArrayLike) -> tuple[FloatArray, FloatArray]:

@@ -19,8 +19,8 @@ from neuroshard_pipeline.lab.network import NetworkParams
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.tables.dedup import exchanged
 from neuroshard_pipeline.tables.kinds import EmbeddingModule
-from neuroshard_pipeline.tables.step_work import group_of
-from neuroshard_pipeline.tables.table import Shard, ShardingType
+from neuroshard_pipeline.tables.step_work import TorchRecType, group_of
+from neuroshard_pipeline.tables.table import Shard
 from neuroshard_pipeline.tables.task import COMM_BYTES, ShardingTask
 
 LENGTH_BYTES, ID_BYTES, WEIGHT_BYTES, FLOAT_BYTES = 4, 8, 4, 4
@@ -134,7 +134,7 @@ class Group:
     """
 
     module: EmbeddingModule
-    kind: ShardingType
+    kind: TorchRecType
     shards: tuple[Shard, ...]
     ranks: IntArray
     exchanged: tuple[Shard, ...]

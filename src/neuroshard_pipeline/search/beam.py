@@ -20,7 +20,6 @@ from neuroshard_pipeline.search.packing import check_room_of, make_room
 from neuroshard_pipeline.search.params import SearchParams
 from neuroshard_pipeline.search.placement import PlacedState, dimension_caps, place, placed_state
 from neuroshard_pipeline.search.problem import Problem
-from neuroshard_pipeline.search.progress import with_progress
 from neuroshard_pipeline.search.room import require_room
 
 #: Bytes that a greedy run needs for a rank beside its sum of shard embeddings: five numbers in `greedy_runs.Runs` and
@@ -42,7 +41,7 @@ def beam_search(problem: Problem, params: SearchParams, start: PlacedState | Non
     """
     beam = [start or first_state(problem, params)]
     held = list(beam)
-    for _ in with_progress(params.max_steps, "column splits"):
+    for _ in range(params.max_steps):
         states = _expansions(beam, problem, params.num_candidates)
         if not len(states):
             break

@@ -29,7 +29,6 @@ from neuroshard_pipeline.search.moves import (
 from neuroshard_pipeline.search.params import LocalSearchParams
 from neuroshard_pipeline.search.placement import PlacedState
 from neuroshard_pipeline.search.problem import Problem
-from neuroshard_pipeline.search.progress import with_progress
 
 #: Exponent of the potential. It is high enough that a lower load of the busiest rank outweighs higher loads elsewhere;
 #: with 16 instead, a search of 0.8 s lowered the cost half as much.
@@ -58,7 +57,7 @@ def local_search(
     best = current = layout_of(start.kinds, start.ranks, problem)
     met = {best.cost: start}
     known: dict[tuple[bytes, bytes], Layout | None] = {}
-    for _ in with_progress(params.max_rounds, "local search"):
+    for _ in range(params.max_rounds):
         if time.perf_counter() >= deadline:
             break
         key, state = (current.kinds.tobytes(), current.ranks.tobytes()), rng.bit_generator.state

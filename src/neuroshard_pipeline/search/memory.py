@@ -13,6 +13,7 @@ from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.tables.dedup import exchanged_table
 from neuroshard_pipeline.tables.host_memory import cache_slots
 from neuroshard_pipeline.tables.placed import placed_shards
+from neuroshard_pipeline.tables.step_work import Kernel, kernel_of
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, Shard, ShardingType, Table
 from neuroshard_pipeline.tables.task import ShardingTask
 
@@ -99,16 +100,14 @@ class MemoryModel(Parameters):
     def rank_bytes(self, shards: Iterable[Shard], task: ShardingTask) -> int:
         """Bytes that the shards of one rank need together.
 
-        Cached tables with equal module, sharding type, data type and pooling share one cache on a rank. Its slots are
-        as wide as the widest of these tables [FBGEMM max_D_cache].
+        Cached tables of one kernel (`tables.step_work.kernel_of`) share a cache on a rank. Its slots are as wide as the
+        widest of these tables [FBGEMM max_D_cache].
         """
-        total, caches = 0, defaultdict[tuple[object, ...], list[Shard]](list)
+        total, caches = 0, defaultdict[Kernel, list[Shard]](list)
         for shard in shards:
             total += self.shard_bytes(shard, task)
-            table = shard.table
-            if table.compute_kernel == "fused_uvm_caching":
-                key = (table.embedding_module, shard.sharding_type, table.data_type, table.pooling)
-                caches[key].append(shard)
+            if shard.table.compute_kernel == "fused_uvm_caching":
+                caches[kernel_of(shard)].append(shard)
         return total + sum(map(_padding_bytes, caches.values()))
 
     def host_bytes(self, shard: Shard, task: ShardingTask) -> int:

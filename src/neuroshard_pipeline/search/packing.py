@@ -9,6 +9,7 @@ import numpy as np
 
 from neuroshard_pipeline.arrays import BoolArray, IntArray
 from neuroshard_pipeline.errors import DoesNotFitError, memory_text
+from neuroshard_pipeline.search.halving import halved, may_halve
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.spread import largest_row_shards
@@ -233,23 +234,6 @@ def make_room(problem: Problem) -> IntArray:
         if not chosen:
             raise _fragmented(problem, state[left_over])
         state = halved(state, np.array(chosen), problem)
-
-
-def may_halve(state: IntArray, problem: Problem) -> BoolArray:
-    """(N,) whether each shard may be halved, sequence tables together with those of their group (`halved`)."""
-    unit = problem.unit[state]
-    most = np.array([each.most_blocks for each in problem.units])[unit]
-    alike = 2 * problem.width[problem.whole_tables[unit]] <= most * problem.width[state]
-    alone = problem.can_halve[state] & problem.may_split(state)
-    return np.asarray(np.where(problem.group[unit] >= 0, alike, alone))
-
-
-def halved(state: IntArray, chosen: IntArray, problem: Problem) -> IntArray:
-    """`state` after the shards `chosen` have been halved, with all shards of the groups that occur among them."""
-    group = problem.group[problem.unit[state]]
-    if (group >= 0).any():
-        chosen = np.union1d(chosen, np.flatnonzero((group >= 0) & np.isin(group, group[chosen])))
-    return np.concatenate([np.delete(state, chosen), np.repeat(problem.halves(state[chosen].tolist()), 2)])
 
 
 def _within_max_shards(chosen: list[int], state: IntArray, problem: Problem) -> list[int]:

@@ -24,7 +24,7 @@ from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, ShardingType, Table
 
 #: Most placements that a search prices; it takes about a millisecond to price one.
-_MOST_PRICED = 200
+_MOST_PRICED = 400
 #: A change must lower the cost by at least this share.
 _LEAST_GAIN = 1e-4
 #: Numbers of equal column blocks that are tried.
@@ -79,7 +79,8 @@ def _changes(problem: Problem, placed: _Placed, table: Table, usable: Usable, lo
         for form in _rows(problem, table, kind, load_ms) if kind != "column_wise" else ():
             yield {**placed, table.name: form}
         for count in _NUM_BLOCKS if kind == "column_wise" else ():
-            yield {**placed, **_columns(problem, placed, table, count, ranks)}
+            alike = [table, *_cut_alike(problem, placed, table, count)]
+            yield {**placed, **_columns(problem, alike, count, ranks)}
     ranks_per_host = problem.task.ranks_per_host
     host = np.arange(len(load_ms)) // ranks_per_host * (ranks_per_host > 1)  # 0 for all if a host is one rank
     kinds = np.stack([load_ms.round(9), problem.limits, host], axis=1)
@@ -100,22 +101,29 @@ def _moved(placed: _Placed, name: str, place: int, rank: int) -> _Placed:
     return {**placed, name: own}
 
 
-def _columns(problem: Problem, placed: _Placed, table: Table, count: int, ranks: Sequence[int]) -> _Placed:
-    """The table in equal column blocks on its first allowed of the `ranks`; nothing if they are too few or too narrow.
+def _cut_alike(problem: Problem, placed: _Placed, table: Table, count: int) -> Iterator[Table]:
+    """The tables that must get `count` column blocks if a table gets as many.
 
-    TorchRec needs column shards of one width in a module of sequence tables, so it gives all of them as many blocks.
+    Shards of a module's cut sequence tables must have one width (`tables.step_work.torchrec_type`).
     """
-    width, found = table.embedding_dim // count, _Placed()
-    for other in problem.task.tables if table.pooling == "none" else [table]:
+    for other in problem.task.tables if table.pooling == "none" and count > 1 else ():
         blocks = placed[other.name]
-        is_same = sequence_group(other) == sequence_group(table)
-        if other is table or (is_same and blocks[0][0].sharding_type == "column_wise" and len(blocks) != count):
-            allowed = problem.task.constraints.of(other.name).allowed_ranks(problem.task.world_size)
-            own = [rank for rank in ranks if rank in allowed]
-            own = own[len(found) * count :] + own[: len(found) * count]
-            if len(own) < count or width * count != table.embedding_dim or width % COLUMN_GRANULARITY:
-                return {}
-            found[other.name] = [(Shard(other, place * width, width), own[place]) for place in range(count)]
+        is_cut = blocks[0][0].sharding_type == "column_wise" and len(blocks) not in (1, count)
+        if other is not table and is_cut and sequence_group(other) == sequence_group(table):
+            yield other
+
+
+def _columns(problem: Problem, tables: Sequence[Table], count: int, ranks: Sequence[int]) -> _Placed:
+    """The tables in equal column blocks on their first allowed `ranks`; none if blocks would be too narrow."""
+    found = _Placed()
+    for table in tables:
+        width = table.embedding_dim // count
+        allowed = problem.task.constraints.of(table.name).allowed_ranks(problem.task.world_size)
+        own = [rank for rank in ranks if rank in allowed]
+        own = own[len(found) * count :] + own[: len(found) * count]
+        if len(own) < count or width * count != table.embedding_dim or width % COLUMN_GRANULARITY:
+            return {}
+        found[table.name] = [(Shard(table, place * width, width), own[place]) for place in range(count)]
     return found
 
 

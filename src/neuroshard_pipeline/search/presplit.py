@@ -7,8 +7,8 @@ split before the ranks can be balanced at all.
 import numpy as np
 
 from neuroshard_pipeline.arrays import IntArray
+from neuroshard_pipeline.search.halving import all_cut_alike, halved, may_halve
 from neuroshard_pipeline.search.models import quantised
-from neuroshard_pipeline.search.packing import halved, may_halve
 from neuroshard_pipeline.search.params import SearchParams
 from neuroshard_pipeline.search.placement import PlacedState, dimension_caps, place
 from neuroshard_pipeline.search.problem import Problem
@@ -17,15 +17,16 @@ from neuroshard_pipeline.search.problem import Problem
 _SHARES = (1.0, 0.5, 0.25)
 
 
-def presplit_states(problem: Problem, params: SearchParams) -> list[PlacedState]:
+def presplit_states(problem: Problem, params: SearchParams, first: PlacedState) -> list[PlacedState]:
     """Placed states in which no shard that can be halved has a large share of a rank's mean columns or compute cost.
 
-    States are left out if they have no placement, or if they equal the whole tables or an earlier state.
+    One more is made from the state `first`. All sequence tables of a group are cut alike, or none. States are left out
+    if they have no placement, or if they equal the whole tables, `first`, or an earlier state.
     """
     found: list[PlacedState] = []
-    known = {_key(problem.whole_tables)}
-    for share in _SHARES:
-        state = _presplit(problem, share)
+    known = {_key(problem.whole_tables), _key(first.kinds)}
+    for split in (first.kinds, *(_presplit(problem, share) for share in _SHARES)):
+        state = all_cut_alike(split, problem)
         if _key(state) not in known:
             known.add(_key(state))
             placed = place(state[None], problem, dimension_caps(problem, params))[0]

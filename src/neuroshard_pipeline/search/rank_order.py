@@ -46,18 +46,18 @@ def ms_per_byte_of(gb_per_s: ArrayLike, world_size: int) -> FloatArray:
     return _MS_PER_BYTE_AT_1_GB_PER_S / links
 
 
-def collectives_ms(dim_sums: ArrayLike, ms_per_byte: ArrayLike, batch_size: int) -> float:
-    """Cost of the forward plus the backward collective, with `dim_sums` (W,) columns on every physical rank.
+def collectives_ms(dim_sums: ArrayLike, cost: FloatArray, batch_size: int) -> float:
+    """Ms of the forward plus the backward collective, with `dim_sums` (W,) columns on every physical rank.
 
-    `ms_per_byte` (W, W) is the cost of a byte from the row's rank to the column's rank.
+    `cost` (W, W) are the ms per byte from the row's rank to the column's rank; 0 on the diagonal.
     """
-    dims, cost = np.asarray(dim_sums, dtype=float), _checked(ms_per_byte, np.size(dim_sums))
+    dims = np.asarray(dim_sums, dtype=float)
     return float(_slowest(_rank_ms(dims[None], cost))[0]) * _BYTES_PER_NUMBER * batch_size / len(dims)
 
 
-def order_text(before: Plan, after: Plan, ms_per_byte: ArrayLike) -> str:
+def order_text(before: Plan, after: Plan, cost: FloatArray) -> str:
     """One line that states what the new order of ranks gains on these links."""
-    old_ms, new_ms = (collectives_ms(plan.dim_sums, ms_per_byte, plan.task.batch_size) for plan in (before, after))
+    old_ms, new_ms = (collectives_ms(plan.dim_sums, cost, plan.task.batch_size) for plan in (before, after))
     if before.ranks == after.ranks:
         return f"links: no better order of the ranks was found; both collectives take {old_ms:.4g} ms together"
     moved = sum(old != new for old, new in zip(before.ranks, after.ranks, strict=True))
@@ -67,7 +67,7 @@ def order_text(before: Plan, after: Plan, ms_per_byte: ArrayLike) -> str:
     )
 
 
-def order_ranks(plan: Plan, ms_per_byte: ArrayLike) -> Plan:
+def order_ranks(plan: Plan, cost: FloatArray) -> Plan:
     """Reorder the ranks of a plan so that the collectives cost less; column-wise shards of one rank stay together.
 
     Shards of all other sharding types stay on their ranks: TorchRec finds row shards by the number of their rank.
@@ -78,13 +78,9 @@ def order_ranks(plan: Plan, ms_per_byte: ArrayLike) -> Plan:
 
     Args:
         plan: any plan.
-        ms_per_byte: (W, W) cost of a byte from the row's rank to the column's rank, for example from `ms_per_byte_of`.
-
-    Raises:
-        PlanError: the matrix is not (W, W), not finite or has a negative number.
+        cost: (W, W) ms per byte from the row's rank to the column's rank, for example from `ms_per_byte_of`.
     """
     world_size = plan.task.world_size
-    cost = _checked(ms_per_byte, world_size)
     moving = [[shard for shard in shards if _moves(shard)] for shards in plan.shards_by_rank]
     dims = np.array([sum(shard.embedding_dim for shard in shards) for shards in moving], dtype=float)
     staying = np.array(plan.dim_sums) - dims
@@ -98,16 +94,6 @@ def order_ranks(plan: Plan, ms_per_byte: ArrayLike) -> Plan:
     orders = [_swapped(start, dims, staying, cost, allowed) for start in starts]
     best = min([identity, *orders], key=lambda order: float(_score((staying + dims[order])[None], cost)[0]))
     return _renamed(plan, best)
-
-
-def _checked(ms_per_byte: ArrayLike, world_size: int) -> FloatArray:
-    cost = np.array(ms_per_byte, dtype=float)
-    if cost.shape != (world_size, world_size):
-        raise PlanError(f"the cost per byte has shape {cost.shape}, not ({world_size}, {world_size}): one per pair")
-    if not np.isfinite(cost).all() or (cost < 0).any():
-        raise PlanError("the cost per byte between ranks must be finite and not negative")
-    np.fill_diagonal(cost, 0.0)
-    return cost
 
 
 def _rank_ms(dims: FloatArray, cost: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -115,8 +115,8 @@ class WholeStepCompute:
     """A compute model whose embeddings have one more number, the ms of `StepPrices.own_ms`.
 
     If the whole tables of the task need K > 1 kernels (`step_work.kernel_of`), an embedding has K blocks of H + 2
-    numbers, of which only the block of the shard's kernel is not 0. The last numbers of a block are the ms of
-    `StepPrices.gathered_ms`, and the number of shards.
+    numbers, of which only the block of the kernel of the shard's table is not 0. The last numbers of a block are the ms
+    of `StepPrices.gathered_ms`, and the number of shards.
     """
 
     def __init__(self, models: Models, prices: StepPrices) -> None:
@@ -133,16 +133,11 @@ class WholeStepCompute:
         if len(self._kernels) == 1:
             return np.concatenate([embeddings, own_ms], axis=1)
         blocks = np.zeros((len(shards), len(self._kernels), embeddings.shape[1] + 2))
-        of_shards = [self._kernel(shard) for shard in shards]
+        of_shards = [self._kernels[kernel_of(whole(shard.table))] for shard in shards]
         blocks[np.arange(len(shards)), of_shards, :-2] = embeddings
         blocks[np.arange(len(shards)), of_shards, -2] = self._prices.gathered_ms(shards)
         blocks[np.arange(len(shards)), of_shards, -1] = 1.0
         return np.concatenate([blocks.reshape(len(shards), -1), own_ms], axis=1)
-
-    def _kernel(self, shard: Shard) -> int:
-        """The number of a shard's kernel; for a part of a sequence table, that of the whole table."""
-        found = self._kernels.get(kernel_of(shard))
-        return self._kernels[kernel_of(whole(shard.table))] if found is None else found
 
     def costs_from_sums(self, sums: FloatArray, batch_size: int) -> FloatArray:
         """Forward and backward ms (..., 2); the forward part holds what `StepPrices` adds."""

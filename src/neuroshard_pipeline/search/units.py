@@ -1,6 +1,5 @@
 """Units of placement: a table, or tables that a constraint keeps together on one rank."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,8 +23,9 @@ class Unit:
         ranks: the ranks that it may be placed on, ascending, or None for all.
         min_width: columns of the narrowest shard allowed, a multiple of 4 and at most `width`.
         max_shards: largest number of shards allowed; 1 for a sequence table (pooling `none`), which is not cut alone.
-        group: the group of a sequence table (`sequence_group`), None for other units. TorchRec needs column shards of
-            one width in a group; a search halves the shards of all units of a group, or of none.
+        group: the group of a sequence table that may be cut (`sequence_group`), None for other units. TorchRec needs
+            column shards of one width in a group; a search halves the shards of all units of a group, or of none. Only
+            `search.polish` cuts some tables of a group and leaves others whole.
         most_blocks: largest number of equal column blocks that the tables of the group may be cut into.
     """
 
@@ -69,7 +69,7 @@ def units_of(task: ShardingTask) -> tuple[Unit, ...]:
     blocks, units = _most_blocks(task), list[Unit]()
     for i, table in enumerate(task.tables):
         if i not in grouped:
-            units.append(_single(i, table, task, blocks))
+            units.append(_single(i, table, task, blocks.get(table.name, 1)))
         elif i == min(index[name] for name in grouped[i]):
             units.append(_group(sorted(index[name] for name in grouped[i]), task))
     return tuple(units)
@@ -88,22 +88,25 @@ def allowed_ranks(units: tuple[Unit, ...], world_size: int) -> np.ndarray | None
     return np.array([np.isin(ranks, ranks if unit.ranks is None else unit.ranks) for unit in units])
 
 
-def _most_blocks(task: ShardingTask) -> dict[tuple[object, ...], int]:
-    """For every group of sequence tables, the largest power of two of equal column blocks that all tables may have."""
-    found: dict[tuple[object, ...], int] = {}
-    for table in (table for table in task.tables if table.pooling == "none"):
-        own, blocks = task.constraints.of(table.name), 1
-        most = 1 if task.constraints.is_grouped(table.name) else own.max_shards or UNLIMITED
-        while table.embedding_dim % (2 * blocks * COLUMN_GRANULARITY) == 0 and 2 * blocks <= most:
-            if table.embedding_dim < 2 * blocks * own.min_width:
-                break
-            blocks *= 2
-        found[sequence_group(table)] = min(blocks, found.get(sequence_group(table), blocks))
-    return found
+def _most_blocks(task: ShardingTask) -> dict[str, int]:
+    """The most equal column blocks, a power of two, that each sequence table and others of its group may be cut into.
+
+    Tables that may not be cut do not limit the others; the result does not have them.
+    """
+    own = {table.name: _own_blocks(table, task) for table in task.tables if table.pooling == "none"}
+    cut = {table.name: sequence_group(table) for table in task.tables if own.get(table.name, 1) > 1}
+    return {name: min(own[other] for other, its in cut.items() if its == group) for name, group in cut.items()}
 
 
-def _single(index: int, table: Table, task: ShardingTask, blocks: Mapping[tuple[object, ...], int]) -> Unit:
-    constraint, group = task.constraints.of(table.name), sequence_group(table) if table.pooling == "none" else None
+def _own_blocks(table: Table, task: ShardingTask) -> int:
+    own, steps = task.constraints.of(table.name), table.embedding_dim // COLUMN_GRANULARITY
+    most = 1 if task.constraints.is_grouped(table.name) else own.max_shards or UNLIMITED
+    most = max(1, min(most, table.embedding_dim // own.min_width))
+    return min(steps & -steps, 1 << (most.bit_length() - 1))
+
+
+def _single(index: int, table: Table, task: ShardingTask, most_blocks: int) -> Unit:
+    constraint = task.constraints.of(table.name)
     least = -(-constraint.min_width // COLUMN_GRANULARITY) * COLUMN_GRANULARITY
     return Unit(
         members=(index,),
@@ -111,9 +114,9 @@ def _single(index: int, table: Table, task: ShardingTask, blocks: Mapping[tuple[
         width=table.embedding_dim,
         ranks=_ranks({*constraint.allowed_ranks(task.world_size)}, task),
         min_width=min(least, table.embedding_dim),
-        max_shards=1 if group is not None else constraint.max_shards or UNLIMITED,
-        group=group,
-        most_blocks=1 if group is None else blocks[group],
+        max_shards=1 if table.pooling == "none" else constraint.max_shards or UNLIMITED,
+        group=sequence_group(table) if most_blocks > 1 else None,
+        most_blocks=most_blocks,
     )
 
 

@@ -28,8 +28,8 @@ from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.search.parts import outputs_per_sample, reductions
 from neuroshard_pipeline.tables.dedup import exchanged
 from neuroshard_pipeline.tables.placed import placed_shards
-from neuroshard_pipeline.tables.step_work import Group, group_of
-from neuroshard_pipeline.tables.table import Shard, ShardingType
+from neuroshard_pipeline.tables.step_work import Group, TorchRecType, group_of
+from neuroshard_pipeline.tables.table import Shard
 from neuroshard_pipeline.tables.task import ShardingTask
 
 #: Pairs of a shard and its rank.
@@ -108,7 +108,7 @@ def _id_bytes(shard: Shard, task: ShardingTask, in_tiers: bool) -> float:
     return _LENGTH_BYTES * bags + per_id * samples * seen.pooling_factor * shard.row_share
 
 
-def _outputs(sharding_type: ShardingType, placed: Placed, task: ShardingTask) -> FloatArray:
+def _outputs(sharding_type: TorchRecType, placed: Placed, task: ShardingTask) -> FloatArray:
     """Bytes of the forward outputs of one group of shards from rank i to rank j, (W, W)."""
     samples, local = task.batch_size / task.world_size, task.ranks_per_host
     of_rank = defaultdict[int, float](float)
@@ -129,7 +129,7 @@ def _outputs(sharding_type: ShardingType, placed: Placed, task: ShardingTask) ->
     return _among(sharding_type, sent, task)
 
 
-def _among(sharding_type: ShardingType, messages: FloatArray, task: ShardingTask) -> FloatArray:
+def _among(sharding_type: TorchRecType, messages: FloatArray, task: ShardingTask) -> FloatArray:
     """The messages (W, W) that are sent. If every host has all rows, these are the messages inside hosts only."""
     if sharding_type != "host_row_wise":
         return messages

@@ -1,17 +1,13 @@
 """The best plan over variants of a task.
 
 Some choices are neither shards nor ranks, such as the cuts of a sequence table into tiers (parts by popularity of
-rows). A *variant* is the task with such a choice made, and its tables state the choice. A maker of variants returns the
-promising variants of a problem's task. Each of them is solved like any other task, and the cheapest plan is kept.
-
-Makers take turns. Each one starts from the best variant that was found before its turn, so that choices of several
-makers can be combined.
+rows). A *variant* is the task with such a choice made, and its tables state the choice. Each promising variant is
+solved like any other task, and the cheapest plan is kept.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
@@ -28,10 +24,7 @@ from neuroshard_pipeline.sharders.whole_step import whole_step_placement
 from neuroshard_pipeline.tables.task import ShardingTask
 
 #: Returns promising variants of a problem's task, without the task itself; none if the choice does not arise.
-Maker = Callable[[Problem], list[ShardingTask]]
-
-#: The makers, in the order of their turns.
-MAKERS: tuple[Maker, ...] = (partial(tier_variants, usable=usable_types),)
+Variants = Callable[[Problem], list[ShardingTask]]
 
 
 def best_variant(
@@ -39,13 +32,13 @@ def best_variant(
     search: SearchParams,
     local: LocalSearchParams,
     rng: np.random.Generator,
-    makers: Sequence[Maker] = MAKERS,
+    variants: Variants = lambda problem: tier_variants(problem, usable_types),
     given: Callable[[Problem], Sequence[Placement]] = lambda _: (),
 ) -> Placement:
     """The placement of lowest predicted cost of the task and of its variants.
 
-    If no maker returns a variant, it is that of `whole_step_placement`. A task that does not fit GPU memory has a
-    placement with tables in host memory instead, if it allows them. The search also starts from those of `given`.
+    Without variants, it is that of `whole_step_placement`. A task that does not fit GPU memory has a placement with
+    tables in host memory instead, if it allows them. The search also starts from those of `given`.
 
     Raises:
         DoesNotFitError: no placement was found that fits the memory of the ranks, neither of the task nor of a variant.
@@ -63,11 +56,10 @@ def best_variant(
         refusal = error
         found = host_memory_placements(problem, solve)
         found = sorted(found, key=lambda placement: _priced_ms(problem, placement))[:1]
-    for make in makers:
-        for variant in make(problem.of(found[0]) if found else problem):
-            with suppress(DoesNotFitError):
-                solved = replace(solve(Problem(variant, problem.models, problem.memory)), task=variant)
-                found = sorted([*found, solved], key=lambda placement: _priced_ms(problem, placement))[:1]
+    for variant in variants(problem.of(found[0]) if found else problem):
+        with suppress(DoesNotFitError):
+            solved = replace(solve(Problem(variant, problem.models, problem.memory)), task=variant)
+            found = sorted([*found, solved], key=lambda placement: _priced_ms(problem, placement))[:1]
     if isinstance(refusal, TooLargeError) and not found:
         raise refusal
     if not found:

@@ -106,7 +106,7 @@ def whole_step_placement(
     best_given = min((each for each in given if problem.fits_host_memory(each)), key=price, default=None)
     found = _searched_placements(problem, search, local, rng, best_given)
     if not _is_large(problem):
-        found = [_improved_step(problem, each) for each in found[: _NUM_SEARCHED if _size(problem) <= _TINY else 1]]
+        found = [_improved_step(problem, each) for each in found[: None if _size(problem) <= _TINY else 1]]
     best = min(found, key=price)
     if best_given is not None and price(best_given) < price(best):
         return best_given if _is_large(problem) else _improved_step(problem, best_given)
@@ -204,8 +204,11 @@ def _starts(
     if given is not None:
         found.append(_start_at(problem, given))
     found = _in_order(_priced(problem, found))
-    some = [(start, start.columns) for start in found[: 1 if _is_large(problem) else None] if start.columns is not None]
-    halves = [replace(start, state=state) for start, columns in some for state in presplit_states(columns, search)]
+    halves = []
+    for start in found[: 1 if _is_large(problem) else None]:
+        if start.columns is not None and start.state is not None:
+            states = presplit_states(start.columns, search, start.state)
+            halves += [replace(start, state=state) for state in states]
     return _in_order([*found, *_priced(problem, halves)])
 
 

@@ -6,6 +6,7 @@ part of a sequence table's rows by popularity (`tables.tiers`).
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -52,8 +53,11 @@ _INDEX = {name: index for index, name in enumerate(QUANTITIES)}
 #: Types whose ids a rank divides among the ranks that hold rows of their tables.
 _BUCKETIZED = ("row_wise", "table_row_wise", "grid_shard")
 
-#: Tables of one module and sharding type, which share an input dist and an output dist.
-Group = tuple[EmbeddingModule, ShardingType]
+#: A sharding type, or that of sequence tables that are not cut.
+TorchRecType = ShardingType | Literal["table_wise"]
+
+#: Tables of one module and sharding type of TorchRec, which share an input dist and an output dist.
+Group = tuple[EmbeddingModule, TorchRecType]
 
 #: What shards of one lookup kernel have in common: group, data type, pooling, compute kernel, and width of sequences.
 Kernel = tuple[Group, str, str, str, int | None]
@@ -61,7 +65,18 @@ Kernel = tuple[Group, str, str, str, int | None]
 
 def group_of(shard: Shard) -> Group:
     """The group of a shard."""
-    return shard.table.embedding_module, shard.sharding_type
+    return shard.table.embedding_module, torchrec_type(shard)
+
+
+def torchrec_type(shard: Shard) -> TorchRecType:
+    """The sharding type that TorchRec gets for the table of a shard.
+
+    A module's sequence tables that are column-wise must have shards of one width. A sequence table that is not cut is
+    therefore table-wise, so that others of its module may be cut.
+    """
+    is_whole = shard.embedding_dim == shard.table.embedding_dim
+    is_sequence = shard.table.pooling == "none" and shard.sharding_type == "column_wise"
+    return "table_wise" if is_sequence and is_whole else shard.sharding_type
 
 
 def kernel_of(shard: Shard) -> Kernel:
@@ -197,7 +212,7 @@ def joined_floats(returned_by: Iterable[tuple[Shard, Group, float]]) -> float:
     Source: torchrec embeddingbag.py `construct_output_kt`.
     """
     returned: dict[EmbeddingModule, float] = defaultdict(float)
-    types: dict[EmbeddingModule, set[ShardingType]] = defaultdict(set)
+    types: dict[EmbeddingModule, set[TorchRecType]] = defaultdict(set)
     for _, (module, sharding_type), floats in returned_by:
         if not module.is_sequence:
             returned[module] += floats

@@ -18,14 +18,11 @@ from neuroshard_pipeline.tables.table import (
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_plan.extra import require_torchrec
 from neuroshard_pipeline.torchrec_plan.modules import read_module_tables
-from neuroshard_pipeline.torchrec_plan.writer import Devices, ParameterForm, torchrec_form
+from neuroshard_pipeline.torchrec_plan.writer import COLUMN_SHARDING_TYPES, Devices, ParameterForm, torchrec_form
 
 require_torchrec()
 from torch.distributed._shard.sharding_spec import EnumerableShardingSpec, ShardMetadata  # noqa: E402
 from torchrec.distributed.types import CacheParams, EmbeddingModuleShardingPlan, ParameterSharding, ShardingPlan  # noqa: E402
-
-#: Sharding types of TorchRec that this project treats as `column_wise`.
-_COLUMN_TYPES = ("table_wise", "table_column_wise")
 
 
 def sharding_plan(
@@ -100,10 +97,10 @@ def parameter_sharding(form: ParameterForm) -> ParameterSharding:
 def _read_parameter(table: Table, parameter: Any) -> list[tuple[Shard, int]]:
     """Shards and ranks of one table's `ParameterSharding`."""
     sharding_type = parameter.sharding_type
-    if sharding_type in _COLUMN_TYPES:
-        sharding_type = "column_wise"
+    sharding_type = "column_wise" if sharding_type in COLUMN_SHARDING_TYPES else sharding_type
     if sharding_type not in SHARDING_TYPES or sharding_type == "host_row_wise":
-        known = ", ".join((*_COLUMN_TYPES, *(name for name in SHARDING_TYPES if name != "host_row_wise")))
+        names = dict.fromkeys((*COLUMN_SHARDING_TYPES, *SHARDING_TYPES))
+        known = ", ".join(name for name in names if name != "host_row_wise")
         raise PlanError(f"table {table.name!r} is sharded {sharding_type}, which is unknown; known types are {known}")
     if sharding_type == "data_parallel":
         return [(whole(table, sharding_type), rank) for rank in parameter.ranks]

@@ -3,7 +3,8 @@
 A table that is not cut is written as `column_wise` with a single shard. TorchRec runs one fused lookup and one set of
 collectives per sharding type of a module. If uncut tables were table-wise beside column-wise ones, a step would run 2
 lookups and 10 all-to-alls instead of 1 and 5 (TorchRec 1.8). The column-wise form adds a copy that reorders the
-outputs. The copy matters only if lookups take nearly all of a step.
+outputs. The copy matters only if lookups take nearly all of a step. A sequence table that is not cut is `table_wise`
+(`tables.step_work.torchrec_type`).
 
 TorchRec 1.8 trains some plans wrongly, and fails with others, often only during training. Both are refused here:
 
@@ -21,8 +22,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from neuroshard_pipeline.errors import PlanError
-from neuroshard_pipeline.tables.constraints import SEQUENCE_TYPES
+from neuroshard_pipeline.tables.constraints import SEQUENCE_TYPES, TABLE_WISE
 from neuroshard_pipeline.tables.row_blocks import row_blocks
+from neuroshard_pipeline.tables.step_work import torchrec_type
 from neuroshard_pipeline.tables.table import Shard, Table
 
 ComputeDevice = Literal["cuda", "cuda:0", "cpu"]
@@ -148,7 +150,7 @@ def with_equal_widths(placed: _Placed) -> _Placed:
 
 
 def _parameter_form(placed: _Placed, devices: Devices) -> ParameterForm:
-    table, sharding_type = placed[0][0].table, placed[0][0].sharding_type
+    table, sharding_type = placed[0][0].table, torchrec_type(placed[0][0])
     if sharding_type == "data_parallel":
         ranks = list(range(devices.world_size))
         return _form(sharding_type, REPLICA_KERNEL, ranks, None)
@@ -157,7 +159,8 @@ def _parameter_form(placed: _Placed, devices: Devices) -> ParameterForm:
             f"table {table.name!r} has compute_kernel {table.compute_kernel!r}, which keeps it in the host memory of a "
             "GPU, but the plan is for CPUs; give compute_device='cuda'"
         )
-    rectangles = _column_rectangles(placed) if sharding_type == "column_wise" else _row_rectangles(placed, devices)
+    is_by_rows = sharding_type not in COLUMN_SHARDING_TYPES
+    rectangles = _row_rectangles(placed, devices) if is_by_rows else _column_rectangles(placed)
     shards = [
         {"shard_offsets": [row, column], "shard_sizes": [rows, width], "placement": devices.placement(rank)}
         for row, rows, column, width, rank in (map(int, rectangle) for rectangle in rectangles)
@@ -223,7 +226,7 @@ def _sequence_problems(forms: Mapping[str, ParameterForm], pooling: Mapping[str,
     """Sequence tables with types that TorchRec cannot train, or with column shards of several widths in one module."""
     sequences = {name: form for name, form in forms.items() if pooling[name] == "none"}
     for name, form in sequences.items():
-        if form["sharding_type"] not in SEQUENCE_TYPES:
+        if form["sharding_type"] not in (*SEQUENCE_TYPES, TABLE_WISE):
             kind = f"a sequence table and {form['sharding_type']}"
             yield f"table {name!r} is {kind}, which TorchRec cannot train; make it {' or '.join(SEQUENCE_TYPES)}"
     cut = {name: form for name, form in sequences.items() if form["sharding_type"] == "column_wise"}
@@ -232,7 +235,7 @@ def _sequence_problems(forms: Mapping[str, ParameterForm], pooling: Mapping[str,
         yield (
             f"sequence tables of one module have column shards of {' and '.join(map(str, sorted(widths)))} columns, "
             f"for example {widths[min(widths)]!r} and {widths[max(widths)]!r}; TorchRec can train only one width in a "
-            "module, so give all shards the same one"
+            "module, so give all shards the same one, or do not cut these tables"
         )
 
 
