@@ -141,6 +141,23 @@ def test_what_is_wrong_with_the_present_plan_is_said(task, plan, models):
     assert "a plan for 4 ranks, but the task has 16" in other.problems[0]
 
 
+def test_cut_sequence_tables_keep_their_shards_and_one_width(models):
+    """Blocks whose rank is gone go to other ranks; blocks on other ranks stay."""
+    large = ns.Table("large", 4 * 10**7, 128, 5.0, pooling="none")
+    tables = [large, *(ns.Table(f"t{at}", 10_000, 128, 20.0, pooling="none") for at in range(12))]
+    only_columns = ns.Constraints(sharding_types=("column_wise",))
+    limit = large.weight_bytes * 45 // 100
+    before = ns.ShardingTask(tables, 5, 5 * 2**14, limit, constraints=only_columns)
+    plan = ns.shard(before, models, params=QUICK)
+    found = ns.replan(plan, replace(before, world_size=4, batch_size=4 * 2**14), models, (), QUICK)
+    keep = found.choices[0]
+    of_large = [[s.embedding_dim for s in each.shards if s.table is large] for each in (plan, keep.plan)]
+    assert keep.name == "keep"
+    assert of_large[0] == of_large[1] == [of_large[0][0]] * len(of_large[0])
+    lost = sum(shard.weight_bytes for shard in plan.shards_by_rank[4] if shard.table is large)
+    assert 0 <= keep.move.between.sum() - lost < 0.01 * large.weight_bytes
+
+
 def test_bad_input_is_refused(task, plan, models):
     with pytest.raises(ns.NeuroShardError, match="gib_per_rank -1 must be a number of GiB above 0"):
         ns.replan(plan, task, models, [-1])

@@ -96,7 +96,7 @@ def staying(present: Present, columns: Problem) -> tuple[IntArray, IntArray]:
         allowed = range(task.world_size) if unit.ranks is None else unit.ranks
         least = min(width for width, _ in own)
         if (
-            len(own) <= unit.max_shards
+            len(own) <= max(unit.max_shards, unit.most_blocks)
             and (len(own) == 1 or least >= unit.min_width)
             and sum(w for w, _ in own) == unit.width
         ):
@@ -123,9 +123,14 @@ def completed(kinds: IntArray, ranks: IntArray, columns: Problem) -> Layout:
     width = np.zeros(len(columns.units), dtype=np.int64)
     np.add.at(width, columns.unit[layout.kinds], columns.width[layout.kinds])
     missing = columns.width[columns.whole_tables] - width
-    units = np.flatnonzero(missing)
-    for kind in sorted(columns.numbers((int(u), int(missing[u])) for u in units), key=lambda k: -columns.bytes[k]):
-        layout = _with_shard(int(kind), layout, columns)
+    pieces = []
+    for unit in np.flatnonzero(missing).tolist():
+        kept = columns.width[layout.kinds[columns.unit[layout.kinds] == unit]]
+        alike = len(kept) and columns.group[unit] >= 0  # a cut sequence table has shards of one width
+        piece = int(kept[0]) if alike else int(missing[unit])
+        pieces += [(unit, piece)] * (int(missing[unit]) // piece)
+    for kind in sorted(columns.numbers(pieces).tolist(), key=lambda k: -columns.bytes[k]):
+        layout = _with_shard(kind, layout, columns)
     return layout
 
 

@@ -65,7 +65,7 @@ class NearSearch:
         self.fresh = nearest(self.problem.of(fresh), fresh, present)
         self.kept: Placement | None = None
         with suppress(DoesNotFitError):
-            self.kept = self._valid(kept(present, self.problem, self.fresh))
+            self.kept = self._valid(nearest(self.problem, kept(present, self.problem, self.fresh), present))
 
     def port_bytes(self, placement: Placement) -> int:
         """The most bytes that a rank receives or sends if `placement` comes after the present plan."""

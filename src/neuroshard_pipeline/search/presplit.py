@@ -18,19 +18,18 @@ _SHARES = (1.0, 0.5, 0.25)
 
 
 def presplit_states(problem: Problem, params: SearchParams, first: PlacedState) -> list[PlacedState]:
-    """Placed states in which no shard that can be halved has a large share of a rank's mean columns or compute cost.
+    """Placed states in which no shard that can be halved has a large share of a rank's mean columns, cost or memory.
 
-    One more is made from the state `first`. All sequence tables of a group are cut alike, or none. States are left out
-    if they have no placement, or if they equal the whole tables, `first`, or an earlier state.
+    For each of them and for the state `first`, there is one more in which all sequence tables are cut alike if any is.
+    States are left out if they have no placement, or if they equal the whole tables, `first`, or an earlier state.
     """
     found: list[PlacedState] = []
     known = {_key(problem.whole_tables), _key(first.kinds)}
-    for split in (first.kinds, *(_presplit(problem, share) for share in _SHARES)):
-        state = all_cut_alike(split, problem)
-        if _key(state) not in known:
-            known.add(_key(state))
-            placed = place(state[None], problem, dimension_caps(problem, params))[0]
-            found += [] if placed is None else [placed]
+    for state in (first.kinds, *(_presplit(problem, share) for share in _SHARES)):
+        for each in (state, all_cut_alike(state, problem)):
+            if _key(each) not in known:
+                known.add(_key(each))
+                found += filter(None, place(each[None], problem, dimension_caps(problem, params)))
     return found
 
 
@@ -44,6 +43,7 @@ def _presplit(problem: Problem, share: float) -> IntArray:
     while True:
         costs = problem.cost[state] - launch
         large = (problem.dims[state] > share * mean_dims) | (costs > share * (mean_cost - launch))
+        large |= problem.bytes[state] > share * problem.limits.mean()
         chosen = np.flatnonzero(large & may_halve(state, problem))
         if problem.limits_shards:  # a round halves at most one shard of a unit, so that no unit exceeds its limit
             chosen = chosen[np.unique(problem.unit[state[chosen]], return_index=True)[1]]

@@ -23,7 +23,8 @@ from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.room import PLAN_BYTES_PER_RANK, PLAN_BYTES_PER_TABLE, require_room
 from neuroshard_pipeline.search.shard_cache import ShardCache, ShardKey, each_once
 from neuroshard_pipeline.search.step_prices import StepPrices, WholeStepCompute, step_prices
-from neuroshard_pipeline.search.units import UNLIMITED, allowed_ranks, units_of
+from neuroshard_pipeline.search.units import UNLIMITED, allowed_ranks, sequence_group, units_of
+from neuroshard_pipeline.tables.step_work import torchrec_type
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
@@ -169,11 +170,14 @@ class Problem:
         return bool((used <= self.host_memory).all())
 
     def allows(self, placement: Placement) -> bool:
-        """Whether a placement fits into the memory of the ranks and satisfies the constraints."""
+        """Whether a placement fits into the memory of the ranks, and keeps to the constraints and to TorchRec's own."""
         shards, ranks = placement.shards, placement.ranks
         placed, size = self.known.placed(shards, ranks), self.memory.shard_bytes
         sizes = each_once(self._sizes, placed.shards, lambda new: np.array([size(each, self.task) for each in new]))
         fits = (placed.per_rank(sizes) <= self.limits).all() and self.fits_host_memory(placement)
+        sequences = [shard for shard in placed.shards if shard.table.pooling == "none"]
+        cut = {(sequence_group(s.table), s.embedding_dim) for s in sequences if torchrec_type(s) == "column_wise"}
+        fits = fits and len(cut) == len({group for group, _ in cut})
         return bool(fits) and not any(constraint_violations(self.task, shards, ranks))
 
     def embeddings_of(self, shards: Sequence[Shard]) -> FloatArray:

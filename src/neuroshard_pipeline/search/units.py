@@ -39,13 +39,12 @@ class Unit:
     most_blocks: int = 1
 
     @property
-    def finest(self) -> list[int]:
-        """Widths of the shards, widest first, if the unit is split as far as allowed and as evenly as possible."""
+    def finest_width(self) -> int:
+        """Columns of the widest shard if the unit is split as far as allowed and as evenly as possible."""
         if self.group is not None:
-            return [self.width // self.most_blocks] * self.most_blocks
+            return self.width // self.most_blocks
         steps = self.width // COLUMN_GRANULARITY
-        parts = min(self.max_shards, self.width // self.min_width)
-        return [COLUMN_GRANULARITY * (steps // parts + (part < steps % parts)) for part in range(parts)]
+        return COLUMN_GRANULARITY * -(-steps // min(self.max_shards, self.width // self.min_width))
 
     def bytes(self, width: int, task: ShardingTask, memory: MemoryModel) -> int:
         """Memory of a shard of the unit that is `width` columns wide."""

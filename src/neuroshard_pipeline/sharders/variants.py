@@ -23,22 +23,20 @@ from neuroshard_pipeline.sharders.usable_types import usable_types
 from neuroshard_pipeline.sharders.whole_step import whole_step_placement
 from neuroshard_pipeline.tables.task import ShardingTask
 
-#: Returns promising variants of a problem's task, without the task itself; none if the choice does not arise.
-Variants = Callable[[Problem], list[ShardingTask]]
-
 
 def best_variant(
     problem: Problem,
     search: SearchParams,
     local: LocalSearchParams,
     rng: np.random.Generator,
-    variants: Variants = lambda problem: tier_variants(problem, usable_types),
+    variants: Callable[[Problem], list[ShardingTask]] = lambda problem: tier_variants(problem, usable_types),
     given: Callable[[Problem], Sequence[Placement]] = lambda _: (),
 ) -> Placement:
     """The placement of lowest predicted cost of the task and of its variants.
 
-    Without variants, it is that of `whole_step_placement`. A task that does not fit GPU memory has a placement with
-    tables in host memory instead, if it allows them. The search also starts from those of `given`.
+    `variants` are promising ones, without the task itself. If there are none, it is that of `whole_step_placement`. A
+    task that does not fit GPU memory has a placement with tables in host memory instead, if it allows them. The search
+    also starts from those of `given`.
 
     Raises:
         DoesNotFitError: no placement was found that fits the memory of the ranks, neither of the task nor of a variant.
