@@ -27,7 +27,7 @@ def test_tables_kept_together_are_one_unit_on_their_common_ranks():
     pins = [TableConstraint("a", ranks=[0, 1]), TableConstraint("c", forbidden_ranks=[0])]
     task = a_task(Constraints(pins, together=[["c", "a"]]))
     group, single = units_of(task)
-    assert (group.members, group.width, group.ranks, group.finest_width) == ((0, 2), 36, (1,), 36)
+    assert (group.members, group.width, group.ranks, group.finest) == ((0, 2), 36, (1,), [36])
     assert group.bytes(36, task, WEIGHTS_AND_OPTIMIZER) == 100 * 16 * 4 + 20 * 20 * 4
     assert single.members == (1,)
     assert Problem(task, None, WEIGHTS_AND_OPTIMIZER).whole_placement([1, 2]).ranks == (1, 2, 1)  # without cost models
@@ -35,31 +35,31 @@ def test_tables_kept_together_are_one_unit_on_their_common_ranks():
 
 
 @pytest.mark.parametrize(
-    ("constraint", "width"),
+    ("constraint", "widths"),
     [
-        ({}, 4),
-        ({"min_width": 8}, 12),
-        ({"min_width": 7}, 12),
-        ({"max_shards": 3}, 8),
-        ({"min_width": 12}, 20),
-        ({"min_width": 100}, 20),
-        ({"split": False}, 20),
+        ({}, [4] * 5),
+        ({"min_width": 8}, [12, 8]),
+        ({"min_width": 7}, [12, 8]),
+        ({"max_shards": 3}, [8, 8, 4]),
+        ({"min_width": 12}, [20]),
+        ({"min_width": 100}, [20]),
+        ({"split": False}, [20]),
     ],
 )
-def test_the_finest_split_keeps_the_constraints(constraint, width):
+def test_the_finest_split_keeps_the_constraints(constraint, widths):
     units = units_of(a_task(Constraints([TableConstraint("c", **constraint)])))
-    assert units[2].finest_width == width
+    assert units[2].finest == widths
 
 
 @pytest.mark.parametrize(
     ("constraints", "finest"),
     [
-        (UNCONSTRAINED, 12),
-        (Constraints([TableConstraint("pooled", max_shards=8)]), 12),
-        (Constraints([TableConstraint("one", max_shards=3)]), 48),
-        (Constraints([TableConstraint("other", min_width=20)]), 24),
-        (Constraints([TableConstraint("one", max_shards=1)]), 12),
-        (Constraints(together=[["one", "pooled"]]), 12),
+        (UNCONSTRAINED, [12] * 8),
+        (Constraints([TableConstraint("pooled", max_shards=8)]), [12] * 8),
+        (Constraints([TableConstraint("one", max_shards=3)]), [48, 48]),
+        (Constraints([TableConstraint("other", min_width=20)]), [24] * 4),
+        (Constraints([TableConstraint("one", max_shards=1)]), [12] * 8),
+        (Constraints(together=[["one", "pooled"]]), [12] * 8),
     ],
 )
 def test_sequence_tables_of_a_group_that_are_cut_have_as_many_equal_blocks(constraints, finest):
@@ -69,7 +69,7 @@ def test_sequence_tables_of_a_group_that_are_cut_have_as_many_equal_blocks(const
     )
     task = ShardingTask([pooled, *sequences], 4, 32, 2**30, constraints=constraints)
     alone = [unit for unit in units_of(task) if unit.group is not None]
-    assert {unit.finest_width for unit in alone} == {finest}
+    assert {tuple(unit.finest) for unit in alone} == {tuple(finest)}
     problem = Problem(task, None, WEIGHTS_AND_OPTIMIZER)
     state = problem.whole_tables
     of_group = np.flatnonzero(problem.group[problem.unit[state]] >= 0)

@@ -239,7 +239,7 @@ def _too_large(task: ShardingTask, memory: MemoryModel) -> set[int]:
     most = max(memory.limits(task))
     found = set()
     for unit in units_of(task):
-        if unit.bytes(unit.finest_width, task, memory) > most:
+        if unit.bytes(unit.finest[0], task, memory) > most:
             types = (task.possible_types(task.tables[index]) for index in unit.members)
             found |= set(unit.members) if all("row_wise" not in of for of in types) else set()
     return found

@@ -140,7 +140,7 @@ def _needs(
     scope = " (this sharder cuts columns only; neuroshard_plus with a step cost model also cuts rows)" * (types is None)
     found = []
     for unit in units_of(task):
-        table, width = task.tables[unit.members[0]], unit.finest_width
+        table, width = task.tables[unit.members[0]], unit.finest[0]
         own = ("column_wise",) if types is None else types[table.name]
         cuts = [(unit.bytes(width, task, memory), f"a shard of {width} columns{scope}")] * ("column_wise" in own)
         for name, shard in largest_row_shards(table, task).items() if own != ("column_wise",) else ():

@@ -201,7 +201,7 @@ def cut_tables(problem: Problem, types: Mapping[str, tuple[ShardingType, ...]]) 
     Raises:
         DoesNotFitError: a table fits as none of the types that it may have.
     """
-    finest = problem.numbers((index, unit.finest_width) for index, unit in enumerate(problem.units))
+    finest = problem.numbers((index, unit.finest[0]) for index, unit in enumerate(problem.units))
     fits_rank = (problem.bytes[finest] <= problem.limits.max()) & (
         problem.host_bytes[finest] <= problem.host_memory.max()
     )

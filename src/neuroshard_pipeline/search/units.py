@@ -39,12 +39,11 @@ class Unit:
     most_blocks: int = 1
 
     @property
-    def finest_width(self) -> int:
-        """Columns of the widest shard if the unit is split as far as allowed and as evenly as possible."""
-        if self.group is not None:
-            return self.width // self.most_blocks
+    def finest(self) -> list[int]:
+        """Widths of the shards, widest first, if the unit is split as far as allowed and as evenly as possible."""
         steps = self.width // COLUMN_GRANULARITY
-        return COLUMN_GRANULARITY * -(-steps // min(self.max_shards, self.width // self.min_width))
+        parts = max(self.most_blocks, min(self.max_shards, self.width // self.min_width))
+        return [COLUMN_GRANULARITY * (steps // parts + (part < steps % parts)) for part in range(parts)]
 
     def bytes(self, width: int, task: ShardingTask, memory: MemoryModel) -> int:
         """Memory of a shard of the unit that is `width` columns wide."""
