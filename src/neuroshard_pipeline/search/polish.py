@@ -24,7 +24,7 @@ from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, ShardingType, Table
 
 #: Most placements that a search prices; it takes about a millisecond to price one.
-_MOST_PRICED = 400
+_MOST_PRICED = 200
 #: A change must lower the cost by at least this share.
 _LEAST_GAIN = 1e-4
 #: Numbers of equal column blocks that are tried.

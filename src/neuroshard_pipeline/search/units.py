@@ -24,8 +24,7 @@ class Unit:
         min_width: columns of the narrowest shard allowed, a multiple of 4 and at most `width`.
         max_shards: largest number of shards allowed; 1 for a sequence table (pooling `none`), which is not cut alone.
         group: the group of a sequence table that may be cut (`sequence_group`), None for other units. TorchRec needs
-            column shards of one width in a group; a search halves the shards of all units of a group, or of none. Only
-            `search.polish` cuts some tables of a group and leaves others whole.
+            column shards of one width in a group, beside whole tables (`search.halving`).
         most_blocks: largest number of equal column blocks that the tables of the group may be cut into.
     """
 
