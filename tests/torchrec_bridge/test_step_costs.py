@@ -18,7 +18,7 @@ from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.price import priced
 from neuroshard_pipeline.tables.frames import tables_to_frame, tasks_to_frame
 from neuroshard_pipeline.tables.profile import with_profile
-from neuroshard_pipeline.tables.step_work import QUANTITIES, rank_work
+from neuroshard_pipeline.tables.step_work import QUANTITIES, rank_work, torchrec_type
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.torchrec_bridge.step_costs.drawing import StepPlanParams, random_plans
 from neuroshard_pipeline.torchrec_bridge.step_costs.fitting import MeasuredSteps, fit_step_costs
@@ -68,12 +68,23 @@ def test_plans_have_three_types_and_quantities_that_are_not_collinear(plans):
     types = {shard.sharding_type for plan in plans for shard in plan.shards}
     assert types == {"column_wise", "row_wise", "data_parallel"}
     work = np.concatenate([rank_work(plan.task, plan.shards, plan.ranks) for plan in plans])
-    unmeasured = {"deduplicated", "expanded", "host_link"}  # quantities of sequence tables and of GPUs
+    unmeasured = {"deduplicated", "expanded", "host_link"}  # of ids that are sent once, tiers and GPUs
     assert {name for name, std in zip(QUANTITIES, work.std(axis=0), strict=True) if std == 0} == unmeasured
     assert {plan.task.comm_precision for plan in plans} == {"fp32", "fp16"}
     names = ["features", "ids", "pooled", "gradients"]
     correlation = np.corrcoef(work[:, [list(QUANTITIES).index(name) for name in names]].T) - np.eye(len(names))
     assert np.abs(correlation).max() < 0.9
+
+
+def test_sequence_tables_have_one_width_and_their_cut_shards_too(plans):
+    tasks = set()
+    for plan in plans:
+        sequences = [shard for shard in plan.shards if shard.table.pooling == "none"]
+        tasks |= {plan.task.task_id} if sequences else set()
+        assert len({shard.table.embedding_dim for shard in sequences}) <= 1
+        assert len({shard.embedding_dim for shard in sequences if torchrec_type(shard) == "column_wise"}) <= 1
+        assert {torchrec_type(shard) for shard in sequences} <= {"column_wise", "table_wise", "row_wise"}
+    assert 4 <= len(tasks) <= 16
 
 
 def test_ranks_look_up_equally_much_in_every_second_plan(plans):

@@ -38,9 +38,11 @@ class ModelledStepParams(Parameters):
 
 _MILLION = 1e6
 #: Quantities whose prices are known, and which the costs of the samples leave out. The error of the fit takes 0 for
-#: these prices. In the lab, all groups pay for launches and ids in the same way, and the copy of reordered outputs pays
-#: for its bytes, so `modules`, `bucketized` and `permuted` cost 0.
-_NOT_FITTED = dict.fromkeys(("modules", "bucketized", "permuted", "deduplicated", "kernels", "gathered"), 0.0)
+#: these prices. In the lab, all groups pay for launches and ids in the same way, the copy of reordered outputs pays for
+#: its bytes, and a lookup of a sequence table for its rows: `modules`, `bucketized`, `permuted` and `unpooled` cost 0.
+_NOT_FITTED = dict.fromkeys(
+    ("modules", "bucketized", "unpooled", "permuted", "deduplicated", "kernels", "gathered"), 0.0
+)
 _FITTED = np.array([name not in _NOT_FITTED for name in QUANTITIES], dtype=float)  # (Q,)
 #: Sizes of modelled reductions in bytes: two per factor of 2 from 256 B to 64 GiB.
 _REDUCTION_BYTES = 2.0 ** np.arange(8, 36.5, 0.5)

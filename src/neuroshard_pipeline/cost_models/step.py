@@ -31,7 +31,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         *("sent_bags", "sent_ids", "sent_weights", "bucketized", "deduplicated"),
     ),
     "module": (
-        *("modules", "groups", "features", "bags", "weights", "pooled", "weighted", "averaged"),
+        *("modules", "groups", "features", "bags", "weights", "pooled", "weighted", "averaged", "unpooled"),
         *("returned", "reordered", "permuted", "joined", "kernels", "gathered", "expanded", "converted", "host_link"),
     ),
     "dense": ("replicas", "gradients"),

@@ -87,7 +87,7 @@ def compare_suite(costs: pd.DataFrame, params: VerdictParams) -> dict[str, Any]:
     names = list(dict.fromkeys(costs["sharder"]))
     share = costs.groupby("sharder")["solved"].mean()
     compared = [name for name in names if share[name] > 0 and share[name] >= params.least_success]
-    table = suite_costs(costs)
+    table = cost_table(costs[costs["solved"]], names, COST_COLUMNS[basis_of(costs)])
     common = table.loc[table[compared].notna().all(axis=1) & bool(compared), compared]
     bootstrap = Bootstrap(params.confidence, params.resamples, params.seed)
     comparison = Comparison(bootstrap, params.least_tasks, basis_of(costs))
@@ -104,15 +104,6 @@ def compare_suite(costs: pd.DataFrame, params: VerdictParams) -> dict[str, Any]:
         "sharders": {name: _sharder_facts(costs, name, common, comparison) for name in names},
         "pairs": comparison.compare_ours(table, names),
     }
-
-
-def suite_costs(costs: pd.DataFrame) -> pd.DataFrame:
-    """Cost in ms by task and sharder of one suite, on the suite's basis (`basis_of`).
-
-    A cost is NaN if the sharder did not solve the task, or if no such cost is known.
-    """
-    column = COST_COLUMNS[basis_of(costs)]
-    return cost_table(costs[costs["solved"]], list(dict.fromkeys(costs["sharder"])), column)
 
 
 def best_rival(verdict: Mapping[str, Any]) -> str | None:

@@ -34,6 +34,7 @@ QUANTITIES: dict[str, str] = {
     "pooled": "floats that the rank's lookups write",
     "weighted": "floats of rows that the rank looks up with a weight",
     "averaged": "floats of `pooled` that are means",
+    "unpooled": "ids of sequence tables that the rank looks up",
     "returned": "floats that the rank gets back for its own samples, the same on all ranks",
     "reordered": "floats of `returned` in groups that have a table of several column shards and permute all outputs",
     "permuted": "vectors of `reordered`: samples * features of every shard",
@@ -124,6 +125,7 @@ def shard_work(shard: Shard, task: ShardingTask) -> tuple[FloatArray, FloatArray
             own["converted"] = own["pooled"] * (1.0 + between_hosts)
             everywhere["converted"] = everywhere["returned"]
     own["averaged"] = own["pooled"] * (table.pooling == "mean")
+    own["unpooled"] = own["pooled"] / shard.embedding_dim * (table.pooling == "none")
     everywhere |= _placed(shard, task)
     if table.compute_kernel != "fused":
         own["host_link"] = host_link_bytes(shard, task)

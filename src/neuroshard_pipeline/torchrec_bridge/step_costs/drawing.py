@@ -33,6 +33,8 @@ _MIXES_ON_HOSTS: tuple[tuple[ShardingType, ...], ...] = (
 #: A task's tables are drawn with probabilities in proportion to one of these powers of their pooling factors. The first
 #: favours tables with short bags, the last tables with long bags.
 _POOLING_POWERS = (-0.5, 0.0, 0.25)
+#: Most sequence tables of a task; each of their ids is an output.
+_MOST_SEQUENCES = 4
 
 
 class StepPlanParams(TableLimits):
@@ -51,6 +53,7 @@ class StepPlanParams(TableLimits):
         weighted_share: share of tasks in which some tables have weighted ids: on average half of the tables, or a
             quarter of them if the task has mean pooling, too.
         mean_share: share of tasks in which, on average, half of the tables have mean pooling.
+        sequence_share: share of tasks in which up to four tables are sequence tables, all of one width.
         half_precision_share: share of tasks with fp16 communication.
         max_weight_bytes_per_rank: largest total size of the tables of a task, for every rank; the largest drawn tables
             are left out until the others fit.
@@ -68,6 +71,7 @@ class StepPlanParams(TableLimits):
     other_batch_share: Share
     weighted_share: Share
     mean_share: Share
+    sequence_share: Share
     half_precision_share: Share
     max_weight_bytes_per_rank: PositiveInt
     spread_share: Share
@@ -129,7 +133,7 @@ def _draw_task(
 
 
 def _with_other_kinds(tables: Sequence[Table], params: StepPlanParams, rng: np.random.Generator) -> list[Table]:
-    """The tables, some of which have weighted ids or mean pooling; no table has both."""
+    """The tables, some of which have weighted ids or mean pooling, or are sequence tables; no table is two of these."""
     weighted, mean = rng.random() < params.weighted_share, rng.random() < params.mean_share
     found = []
     for table in tables:
@@ -138,7 +142,9 @@ def _with_other_kinds(tables: Sequence[Table], params: StepPlanParams, rng: np.r
             found.append(replace(table, is_weighted=True))
         else:
             found.append(replace(table, pooling="mean" if mean and kind >= 2 else table.pooling))
-    return found
+    count = int(rng.integers(1, _MOST_SEQUENCES + 1)) if rng.random() < params.sequence_share else 0
+    sequences = (replace(t, pooling="none", embedding_dim=tables[0].embedding_dim) for t in tables[:count])
+    return [*sequences, *found[count:]]
 
 
 def _first_that_fit(tables: Sequence[Table], max_bytes: int) -> list[Table]:
@@ -172,13 +178,14 @@ def _draw_type(
     """One of the types of `mix` that the table can have, or else `column_wise`."""
     is_cuttable = table.pooling != "mean" and last_rank_has_rows(table.num_embeddings, task.world_size)
     others = {"column_wise": True, "data_parallel": table.weight_bytes <= max_replica_bytes}
-    possible = [kind for kind in mix if others.get(kind, is_cuttable)] or ["column_wise"]
+    types = task.possible_types(table)
+    possible = [kind for kind in mix if kind in types and others.get(kind, is_cuttable)] or ["column_wise"]
     return possible[int(rng.integers(len(possible)))]
 
 
 def _column_shards(table: Table, rng: np.random.Generator) -> list[Shard]:
-    """Two or four shards of equal width, as far as the width allows."""
-    pieces = int(rng.choice((2, 4)))
+    """Two or four shards of equal width, as far as the width allows; those of all sequence tables have one width."""
+    pieces = 2 if table.pooling == "none" else int(rng.choice((2, 4)))
     while table.embedding_dim % (pieces * COLUMN_GRANULARITY):
         pieces //= 2
     width = table.embedding_dim // pieces
