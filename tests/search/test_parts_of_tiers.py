@@ -94,6 +94,7 @@ def test_work_of_every_rank(index_dedup):
         "bucketized": sent_cold,
         "sent_ids": sent_host + sent_cold,
         "pooled": 16 * (hot_ids + sent_host + sent_cold),
+        "unpooled": hot_ids + sent_host + sent_cold,
         "returned": 16 * (hot_ids + sent_host + sent_cold),
         "deduplicated": found_ids,
         "expanded": 16 * found_ids,
