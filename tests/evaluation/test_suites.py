@@ -4,25 +4,26 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import ROOT
-from search.settings import WEIGHTS_AND_OPTIMIZER
+from search.settings import QUICK, WEIGHTS_AND_OPTIMIZER
 from search.small_models import small_models
 from search.small_step import step_models
 
 from neuroshard_pipeline.augment.pool import PoolParams
 from neuroshard_pipeline.errors import DoesNotFitError, TaskError
 from neuroshard_pipeline.evaluation.suite_params import (
+    SUITES,
     GiantNarrowSuiteParams,
     ManyTinySuiteParams,
     PaperSuiteParams,
     PublicSuiteParams,
     PublicTask,
     ScaleSuiteParams,
+    SequencesSuiteParams,
     SeveralHostsSuiteParams,
     SuiteParams,
     SuiteSettings,
     TightSuiteParams,
 )
-from neuroshard_pipeline.evaluation.suite_tasks import is_tight
 from neuroshard_pipeline.evaluation.suites import draw_suites
 from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.problem import Problem
@@ -33,7 +34,7 @@ from neuroshard_pipeline.tables.table import Shard
 DIMS = (8, 32)
 SETTINGS = SuiteSettings(
     suites=SuiteParams(
-        names=("paper_4", "paper_8", "criteo", "scale", "tight", "giant_narrow", "many_tiny", "several_hosts"),
+        names=tuple(name for name in SUITES if name != "hugectr_t510"),
         user={},
         tasks=5,
         batch_size=64,
@@ -70,6 +71,9 @@ SETTINGS = SuiteSettings(
         tasks=3, world_sizes=(2, 4), min_tables=50, max_tables=60, min_rows=8, memory_fill=0.05
     ),
     several_hosts=SeveralHostsSuiteParams(tasks=3, world_sizes=(4, 8), local_world_sizes=(2, 4)),
+    sequences=SequencesSuiteParams(
+        tasks=3, world_sizes=(2, 4), sequences_per_4_ranks=4, embedding_dim=16, memory_fill=0.8
+    ),
     memory=WEIGHTS_AND_OPTIMIZER,
 )
 
@@ -90,7 +94,7 @@ def with_suites(**changes):
 def test_every_suite_is_as_asked(drawn):
     assert drawn.groupby("suite", sort=False)["task_id"].nunique().to_dict() == {
         "paper_4": 5, "paper_8": 5, "criteo": 1, "scale": 2, "tight": 5,
-        "giant_narrow": 4, "many_tiny": 3, "several_hosts": 3,
+        "giant_narrow": 4, "many_tiny": 3, "several_hosts": 3, "sequences": 3,
     }  # fmt: skip
     by_task = drawn.drop_duplicates("task_id").set_index("task_id")
     assert by_task["is_measured"].eq(by_task["world_size"] <= 8).all()
@@ -173,12 +177,14 @@ def test_tasks_of_several_hosts_state_the_ranks_per_host(drawn):
     assert len({tuple(task.tables) for task in tasks}) == len(tasks)
 
 
-def test_a_roomy_task_is_not_tight(drawn):
-    (task,) = tasks_from_frame(drawn[drawn["suite"] == "criteo"])
-    roomy = dataclasses.replace(task, memory_bytes=2**30)
-    assert not is_tight(roomy, WEIGHTS_AND_OPTIMIZER)
-    short = dataclasses.replace(task, memory_bytes=2**10)
-    assert not is_tight(short, WEIGHTS_AND_OPTIMIZER)
+def test_the_largest_tables_are_sequence_tables_of_one_width_and_the_plan_fits(drawn):
+    for task in tasks_from_frame(drawn[drawn["suite"] == "sequences"]):
+        sequences = [table for table in task.tables if table.pooling == "none"]
+        assert [table.embedding_dim for table in sequences] == [16] * task.world_size
+        others = [table.num_embeddings for table in task.tables if table.pooling != "none"]
+        assert min(table.num_embeddings for table in sequences) >= max(others)
+        plan = shard(task, small_models(), "neuroshard_plus", dataclasses.replace(QUICK, memory=WEIGHTS_AND_OPTIMIZER))
+        assert max(plan.memory_bytes) <= max(task.memory_limits)
 
 
 def test_a_users_suite_is_read_from_its_file(tmp_path):
@@ -213,6 +219,13 @@ def test_tasks_whose_plans_may_be_impossible_to_measure_are_not_measured(tmp_pat
     assert frame["is_measured"].tolist() == [measured]
 
 
+def test_a_users_suite_with_columns_of_its_own_stands_beside_the_others(tmp_path):
+    user = {"mine": user_file(tmp_path, "host_memory_bytes,pooling,tiers", "1000000,none,true")}
+    *others, mine = tasks_from_frame(drawn_suites(with_suites(names=("criteo",), user=user)))
+    assert (mine.tables[0].pooling, mine.host_memory_bytes, mine.tiers) == ("none", 1_000_000, True)
+    assert others == tasks_from_frame(drawn_suites(with_suites(names=("criteo",))))
+
+
 def test_the_cluster_of_the_cost_models_says_whether_tiers_are_on_several_hosts(tmp_path):
     path = user_file(tmp_path, "tiers,pooling", "true,none")
     settings = with_suites(names=(), user={"mine": path})
@@ -241,7 +254,7 @@ def test_a_suite_without_tasks_is_refused():
 def test_two_tasks_of_a_suite_with_the_same_id_are_refused():
     (task,) = (task for task in SETTINGS.public.tasks if task.suite == "criteo")
     twice = dataclasses.replace(with_suites(names=("criteo",)), public=PublicSuiteParams(tasks=(task, task)))
-    with pytest.raises(TaskError, match="suite 'criteo' has two tasks 'kaggle'; rename"):
+    with pytest.raises(TaskError, match="suites criteo and criteo have two tasks 'kaggle'; rename"):
         drawn_suites(twice)
 
 

@@ -26,10 +26,10 @@ def _all_different(dimensions: tuple[int, ...]) -> tuple[int, ...]:
     return dimensions
 
 
-_Dimension = Annotated[int, Field(gt=0, le=MAX_EMBEDDING_DIM, multiple_of=COLUMN_GRANULARITY)]
+Dimension = Annotated[int, Field(gt=0, le=MAX_EMBEDDING_DIM, multiple_of=COLUMN_GRANULARITY)]
 
 #: Widths that a table may be drawn with, all different.
-Dimensions = Annotated[tuple[_Dimension, ...], Field(min_length=1), AfterValidator(_all_different)]
+Dimensions = Annotated[tuple[Dimension, ...], Field(min_length=1), AfterValidator(_all_different)]
 
 #: Number of ranks; a single rank exchanges nothing.
 WorldSize = Annotated[int, Field(ge=2, le=4096)]

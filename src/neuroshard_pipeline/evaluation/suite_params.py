@@ -8,7 +8,7 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from neuroshard_pipeline.augment.drawing import Dimensions, TableLimits
+from neuroshard_pipeline.augment.drawing import Dimension, Dimensions, TableLimits
 from neuroshard_pipeline.augment.pool import PoolParams
 from neuroshard_pipeline.parameters import Parameters
 from neuroshard_pipeline.search.memory import MemoryModel
@@ -17,6 +17,7 @@ from neuroshard_pipeline.sharders.registry import SharderNames
 #: Suites of this project. Users add their own suites under other names.
 SUITES: tuple[str, ...] = (
     "paper_4", "paper_8", "criteo", "hugectr_t510", "scale", "tight", "giant_narrow", "many_tiny", "several_hosts",
+    "sequences",
 )  # fmt: skip
 
 
@@ -68,8 +69,6 @@ class PaperSuiteParams(TableLimits):
 
     Attributes:
         dimensions: values of `embedding_dim`; the group with maximum dimension d draws from the values up to d.
-        min_tables_per_4_ranks: minimum number of tables of a task per 4 ranks.
-        max_tables_per_4_ranks: maximum number of tables of a task per 4 ranks.
         memory_bytes: memory of every rank.
         memory_fill: maximum size of the weights of a task, as a share of the memory of all ranks.
     """
@@ -90,47 +89,58 @@ class TightSuiteParams(Parameters):
     memory_fill: float = Field(gt=0, lt=1)
 
 
-class GiantNarrowSuiteParams(Parameters):
+class CountedSuiteParams(TightSuiteParams):
+    """Base class: like `TightSuiteParams`, with a number of tasks of its own.
+
+    Attributes:
+        tasks: number of tasks.
+    """
+
+    tasks: int = Field(ge=1, le=10_000)
+
+
+class GiantNarrowSuiteParams(CountedSuiteParams):
     """Tasks with giant tables, whose narrowest column shard exceeds the memory of a rank.
 
     The other tables of a task are drawn as for `paper_4` and `paper_8`.
 
     Attributes:
-        tasks: number of tasks.
-        world_sizes: numbers of ranks; the tasks cycle through them.
         giants_per_4_ranks: number of giant tables for every 4 ranks; every task has at least one.
         widths: values of `embedding_dim` of giant tables; each table gets one of them at random.
         excess: size of a giant table's narrowest column shard, as a multiple of the memory of a rank.
-        memory_fill: size of all tables, as a share of the memory of all ranks.
     """
 
-    tasks: int = Field(ge=1, le=10_000)
-    world_sizes: tuple[int, ...] = Field(min_length=1)
     giants_per_4_ranks: int = Field(ge=1)
     widths: Dimensions
     excess: float = Field(gt=1)
-    memory_fill: float = Field(gt=0, lt=1)
 
 
-class ManyTinySuiteParams(Parameters):
+class ManyTinySuiteParams(CountedSuiteParams):
     """Tasks of tables with fewer rows than the batch has samples.
 
+    If `memory_fill` is at most `1 / (2 * world_size)`, every rank can hold replicas of all tables and their gradients.
+
     Attributes:
-        tasks: number of tasks.
-        world_sizes: numbers of ranks; the tasks cycle through them.
         min_tables: smallest number of tables of a task.
         max_tables: largest number of tables of a task.
         min_rows: smallest number of rows of a table; the logarithm of the number is drawn uniformly.
-        memory_fill: size of all tables, as a share of the memory of all ranks. If it is at most
-            `1 / (2 * world_size)`, every rank can hold replicas of all tables and their gradients.
     """
 
-    tasks: int = Field(ge=1, le=10_000)
-    world_sizes: tuple[int, ...] = Field(min_length=1)
     min_tables: int = Field(ge=1)
     max_tables: int = Field(ge=1)
     min_rows: int = Field(ge=1)
-    memory_fill: float = Field(gt=0, lt=1)
+
+
+class SequencesSuiteParams(CountedSuiteParams):
+    """Tasks drawn as for `paper_4` and `paper_8`, except that the largest tables are sequence tables of one width.
+
+    Attributes:
+        sequences_per_4_ranks: number of sequence tables for every 4 ranks; every task has at least one.
+        embedding_dim: width of the sequence tables.
+    """
+
+    sequences_per_4_ranks: int = Field(ge=1)
+    embedding_dim: Dimension
 
 
 class SeveralHostsSuiteParams(Parameters):
@@ -220,6 +230,7 @@ class SuiteSettings:
     giant_narrow: GiantNarrowSuiteParams
     many_tiny: ManyTinySuiteParams
     several_hosts: SeveralHostsSuiteParams
+    sequences: SequencesSuiteParams
     memory: MemoryModel
 
 

@@ -1,7 +1,4 @@
-"""Draws tasks of the suites: as in the paper, tight ones, giant narrow tables, tiny tables, several hosts.
-
-A tight task has no plan of whole tables, but it has plans with column splits.
-"""
+"""Draws tasks of the suites: as in the paper, tight, with giant narrow, tiny or sequence tables, on several hosts."""
 
 import math
 from collections.abc import Sequence
@@ -13,16 +10,12 @@ import numpy as np
 from neuroshard_pipeline.augment.task_draws import ShardingTaskParams, sharding_tasks
 from neuroshard_pipeline.errors import TaskError
 from neuroshard_pipeline.evaluation.suite_params import SuiteSettings
-from neuroshard_pipeline.search.memory import MemoryModel
-from neuroshard_pipeline.search.packing import pack_by_size
 from neuroshard_pipeline.tables.frames import tables_to_frame, tasks_from_frame
 from neuroshard_pipeline.tables.profile import with_profile
 from neuroshard_pipeline.tables.table import BYTES_PER_ELEMENT, COLUMN_GRANULARITY, Table
 from neuroshard_pipeline.tables.task import ShardingTask
 
-#: Maximum number of draws for one tight task.
-_MAX_DRAWS = 1000
-_TIGHT_STREAM, _GIANT_STREAM, _TINY_STREAM, _HOSTS_STREAM = 11, 13, 14, 15
+_TIGHT_STREAM, _GIANT_STREAM, _TINY_STREAM, _HOSTS_STREAM, _SEQUENCES_STREAM = 11, 13, 14, 15, 16
 
 
 def paper_tasks(
@@ -30,34 +23,21 @@ def paper_tasks(
 ) -> list[ShardingTask]:
     """Draw `count` tasks of the suites `paper_4` and `paper_8`; `others` are further `ShardingTaskParams`."""
     sizes = {"world_sizes": (world_size,), "tasks_per_world_size": (count,), "batch_size": settings.suites.batch_size}
-    params = ShardingTaskParams.model_validate(settings.paper.model_dump() | sizes | {"tight_share": 0.0} | others)
+    defaults = settings.paper.model_dump() | sizes | {"local_world_size": None, "tight_share": 0.0}
+    params = ShardingTaskParams.model_validate(defaults | others)
     return tasks_from_frame(sharding_tasks(tables_to_frame(pool).drop(columns="embedding_dim"), params))
 
 
 def tight_task(pool: Sequence[Table], settings: SuiteSettings, task_id: str, world_size: int) -> ShardingTask:
-    """Draw a task whose largest table fits no rank, although all tables fill only a share `memory_fill` of all memory.
+    """Draw a task as for the suites `paper_4` and `paper_8`, except that its largest table fits no rank.
 
     The random generator is seeded with the seed of the suites and `task_id`.
 
     Raises:
         TaskError: none of the drawn tasks is tight.
     """
-    fill, batch_size = settings.tight.memory_fill, settings.suites.batch_size
-    fewest, most = settings.paper.table_limits(world_size)
-    rng = np.random.default_rng([_TIGHT_STREAM, settings.suites.seed, *task_id.encode()])
-    for _ in range(_MAX_DRAWS):
-        tables = random_tables(pool, settings, world_size, rng)
-        roomless = ShardingTask(tables, world_size, batch_size, memory_bytes=1, task_id=task_id)
-        needed = sum(_narrowest_bytes(roomless, settings.memory))
-        usable = world_size * fill * (1.0 - settings.memory.reserve_fraction)
-        task = replace(roomless, memory_bytes=math.ceil(needed / usable))
-        if is_tight(task, settings.memory):
-            return task
-    raise TaskError(
-        f"{task_id}: none of {_MAX_DRAWS} drawn tasks with {fewest} to {most} tables has a table that is larger than "
-        f"the memory of a rank and can be split to fit at memory_fill {fill}; raise memory_fill (lower it if it is "
-        "almost 1) or draw fewer tables"
-    )
+    memory_fill = settings.tight.memory_fill * (1.0 - settings.memory.reserve_fraction)
+    return _paper_task(_TIGHT_STREAM, pool, settings, task_id, world_size, tight_share=1.0, memory_fill=memory_fill)
 
 
 def random_tables(
@@ -69,27 +49,6 @@ def random_tables(
     chosen = rng.choice(len(pool), size=count, replace=False)
     dims = rng.choice(settings.paper.dimensions, size=count)
     return [replace(pool[at], embedding_dim=int(dim)) for at, dim in zip(chosen, dims, strict=True)]
-
-
-def is_tight(task: ShardingTask, memory: MemoryModel) -> bool:
-    """Whether `task` has no plan of whole tables, but a plan with column splits.
-
-    The largest table must fit no rank. The second condition is checked by packing: all tables are cut into shards of
-    the minimum width, which are placed largest first.
-    """
-    limits = memory.limits(task)
-    if max(memory.table_bytes(table, table.embedding_dim, task) for table in task.tables) <= max(limits):
-        return False
-    return not pack_by_size(_narrowest_bytes(task, memory), limits)[1]
-
-
-def _narrowest_bytes(task: ShardingTask, memory: MemoryModel) -> list[int]:
-    """Bytes of every shard when all tables are cut into shards of the minimum width."""
-    return [
-        memory.table_bytes(table, COLUMN_GRANULARITY, task)
-        for table in task.tables
-        for _ in range(table.embedding_dim // COLUMN_GRANULARITY)
-    ]
 
 
 def giant_narrow_task(pool: Sequence[Table], settings: SuiteSettings, task_id: str, world_size: int) -> ShardingTask:
@@ -146,6 +105,25 @@ def several_hosts_task(
     pool: Sequence[Table], settings: SuiteSettings, task_id: str, world_size: int, local_world_size: int
 ) -> ShardingTask:
     """Draw a task as for the suites `paper_4` and `paper_8`, on hosts of `local_world_size` ranks."""
-    seed = np.random.default_rng([_HOSTS_STREAM, settings.suites.seed, *task_id.encode()]).integers(2**31)
-    (task,) = paper_tasks(pool, settings, world_size, 1, local_world_size=local_world_size, seed=int(seed))
-    return replace(task, task_id=task_id, local_world_size=local_world_size)
+    return _paper_task(_HOSTS_STREAM, pool, settings, task_id, world_size, local_world_size=local_world_size)
+
+
+def _paper_task(
+    stream: int, pool: Sequence[Table], settings: SuiteSettings, task_id: str, world_size: int, **others: Any
+) -> ShardingTask:
+    seed = np.random.default_rng([stream, settings.suites.seed, *task_id.encode()]).integers(2**31)
+    (task,) = paper_tasks(pool, settings, world_size, 1, seed=int(seed), **others)
+    return replace(task, task_id=task_id)
+
+
+def sequences_task(pool: Sequence[Table], settings: SuiteSettings, task_id: str, world_size: int) -> ShardingTask:
+    """Draw a task whose largest tables are sequence tables of one width (arguments: `giant_narrow_task`)."""
+    asked, batch_size = settings.sequences, settings.suites.batch_size
+    rng = np.random.default_rng([_SEQUENCES_STREAM, settings.suites.seed, *task_id.encode()])
+    tables = sorted(random_tables(pool, settings, world_size, rng), key=lambda table: -table.num_embeddings)
+    count = max(1, asked.sequences_per_4_ranks * world_size // 4)
+    sequences = [replace(table, pooling="none", embedding_dim=asked.embedding_dim) for table in tables[:count]]
+    task = ShardingTask([*sequences, *tables[count:]], world_size, batch_size, memory_bytes=1, task_id=task_id)
+    needed = sum(settings.memory.table_bytes(table, table.embedding_dim, task) for table in task.tables)
+    usable = world_size * asked.memory_fill * (1.0 - settings.memory.reserve_fraction)
+    return replace(task, memory_bytes=math.ceil(needed / usable))

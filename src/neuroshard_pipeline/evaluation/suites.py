@@ -18,6 +18,7 @@ from neuroshard_pipeline.evaluation.suite_tasks import (
     giant_narrow_task,
     many_tiny_task,
     paper_tasks,
+    sequences_task,
     several_hosts_task,
     tight_task,
 )
@@ -50,17 +51,23 @@ def draw_suites(settings: SuiteSettings, models: Models) -> pd.DataFrame:
         TaskError: a suite has no task, a task cannot be drawn, or two tasks have the same id.
         TableFileError: a file of tables or tasks cannot be used.
     """
-    pool = _renamed(tables_from_frame(base_pool(settings.pool)))
+    pool, params = _renamed(tables_from_frame(base_pool(settings.pool))), settings.suites
     makers = _makers(pool, settings)
-    drawn = [(name, makers[name]()) for name in settings.suites.names]
-    for name, path in settings.suites.user.items():
+    drawn = {name: list(makers[name]()) for name in params.names}
+    for name, path in params.user.items():
         read = [replace(task, task_id=f"{name}-{task.task_id}") for task in read_tasks(path)]
-        drawn.append((name, [(f"{task.world_size} ranks", task) for task in read]))
-    tasks = pd.concat([_frame(name, own, settings.suites, models) for name, own in drawn], ignore_index=True)
-    for task_id, suites in tasks.groupby("task_id", sort=False)["suite"].unique().items():
-        if len(suites) > 1:
-            raise TaskError(f"task {task_id!r} is in the suites {suites[0]} and {suites[1]}; rename it in one of them")
-    return tasks
+        drawn[name] = [(f"{task.world_size} ranks", task) for task in read]
+    tasks, own = list[ShardingTask](), dict[str, tuple[str, str, bool]]()
+    for suite, members in drawn.items():
+        if not members:
+            raise TaskError(f"suite {suite!r} has no task; add one to benchmark.public.tasks or leave out the suite")
+        for group, member in members:
+            task_id = member.task_id
+            if task_id in own:
+                raise TaskError(f"suites {own[task_id][0]} and {suite} have two tasks {task_id!r}; rename one of them")
+            tasks.append(on_hosts_of(models, on_hosts(member, params.local_world_size)))
+            own[task_id] = suite, group, _is_measured(tasks[-1], params)
+    return tasks_to_frame(tasks).join(pd.DataFrame.from_dict(own, "index", columns=SUITE_COLUMNS), on="task_id")
 
 
 def _makers(pool: Sequence[Table], settings: SuiteSettings) -> dict[str, Callable[[], Iterable[GroupedTask]]]:
@@ -72,36 +79,24 @@ def _makers(pool: Sequence[Table], settings: SuiteSettings) -> dict[str, Callabl
         "hugectr_t510": lambda: _public(settings, "hugectr_t510"),
         "scale": lambda: _scale(settings),
     }
-    narrow, tiny, hosts = settings.giant_narrow, settings.many_tiny, settings.several_hosts
-    pairs = zip(hosts.world_sizes, hosts.local_world_sizes, strict=True)
-    cycled: dict[str, tuple[int, Iterable[tuple[int, ...]], Callable[..., ShardingTask]]] = {
-        "tight": (settings.suites.tasks, ((size,) for size in settings.tight.world_sizes), tight_task),
-        "giant_narrow": (narrow.tasks, ((size,) for size in narrow.world_sizes), giant_narrow_task),
-        "many_tiny": (tiny.tasks, ((size,) for size in tiny.world_sizes), many_tiny_task),
-        "several_hosts": (hosts.tasks, pairs, several_hosts_task),
+    cycled: dict[str, Callable[..., ShardingTask]] = {
+        "tight": tight_task,
+        "giant_narrow": giant_narrow_task,
+        "many_tiny": many_tiny_task,
+        "several_hosts": several_hosts_task,
+        "sequences": sequences_task,
     }
-    for name, (count, ranks, draw) in cycled.items():
-        makers[name] = partial(_cycled, name, count, list(ranks), partial(draw, pool, settings))
+    for name, draw in cycled.items():
+        own = getattr(settings, name)
+        sizes = [own.world_sizes, own.local_world_sizes] if name == "several_hosts" else [own.world_sizes]
+        count = getattr(own, "tasks", settings.suites.tasks)
+        makers[name] = partial(_cycled, name, count, list(zip(*sizes, strict=True)), partial(draw, pool, settings))
     return makers
 
 
 def suite_of_tasks(tasks: pd.DataFrame) -> pd.DataFrame:
     """One row per task of `benchmark.tasks`: `suite, group, is_measured`, indexed by `task_id`."""
     return tasks.drop_duplicates("task_id").set_index("task_id")[list(SUITE_COLUMNS)]
-
-
-def _frame(suite: str, tasks: Iterable[GroupedTask], params: SuiteParams, models: Models) -> pd.DataFrame:
-    placed = [(group, on_hosts_of(models, on_hosts(task, params.local_world_size))) for group, task in tasks]
-    frames = [
-        tasks_to_frame([task]).assign(suite=suite, group=group, is_measured=_is_measured(task, params))
-        for group, task in placed
-    ]
-    if not frames:
-        raise TaskError(f"suite {suite!r} has no task; add one to benchmark.public.tasks or leave out the suite")
-    names = [str(frame["task_id"].iloc[0]) for frame in frames]
-    if len(set(names)) < len(names):
-        raise TaskError(f"suite {suite!r} has two tasks {max(names, key=names.count)!r}; rename one of them")
-    return pd.concat(frames, ignore_index=True)
 
 
 def _is_measured(task: ShardingTask, params: SuiteParams) -> bool:

@@ -20,7 +20,8 @@ POLICIES = {"autoshard": "policies.autoshard", "dreamshard": "policies.dreamshar
 SUITES = [
     f"params:{name}"
     for name in (
-        "suites", "pool", "paper", "tight", "scale", "public", "giant_narrow", "many_tiny", "several_hosts", "memory",
+        "suites", "pool", "paper", "tight", "scale", "public", "giant_narrow", "many_tiny", "several_hosts",
+        "sequences", "memory",
     )
 ]  # fmt: skip
 JOBS = ["tasks", "params:contest", "models", "sharder_settings", "trained_policies"]
