@@ -36,6 +36,12 @@ def test_tight_tasks_have_a_table_that_fits_no_rank_and_all_others_fit_their_mem
         assert sum(table.weight_bytes for table in task.tables) <= 0.85 * 2 * task.memory_bytes
 
 
+def test_tight_tasks_of_many_tables_that_all_fit_a_rank_are_refused(pool):
+    many = {"min_tables_per_4_ranks": 60, "max_tables_per_4_ranks": 60, "tight_share": 1.0, "memory_fill": 0.01}
+    with pytest.raises(TaskError, match="exceeds the memory of a rank; ask for fewer tables, or raise memory_fill"):
+        sharding_tasks(pool, ShardingTaskParams(**{**TASKS, "tasks_per_world_size": (1, 1), **many}))
+
+
 def test_without_numbers_of_ranks_tasks_have_as_many_as_run_side_by_side():
     params = ShardingTaskParams(**{**TASKS, "world_sizes": None, "tasks_per_world_size": (1,)})
     assert params.world_sizes == (ranks_side_by_side(),)

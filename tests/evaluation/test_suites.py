@@ -254,7 +254,7 @@ def test_a_suite_without_tasks_is_refused():
 def test_two_tasks_of_a_suite_with_the_same_id_are_refused():
     (task,) = (task for task in SETTINGS.public.tasks if task.suite == "criteo")
     twice = dataclasses.replace(with_suites(names=("criteo",)), public=PublicSuiteParams(tasks=(task, task)))
-    with pytest.raises(TaskError, match="suites criteo and criteo have two tasks 'kaggle'; rename"):
+    with pytest.raises(TaskError, match=r"two tasks are called 'kaggle' \(suites: criteo, criteo\); rename"):
         drawn_suites(twice)
 
 

@@ -4,6 +4,7 @@ Every table of the pool can be drawn with every width of `dimensions`; a pair of
 table* [Zha2023] §3.1.
 """
 
+import math
 from collections.abc import Callable
 from typing import Annotated, TypeVar
 
@@ -81,16 +82,23 @@ def redraw_until_fits(
 ) -> Drawn:
     """Call `draw` until its result needs at most `available_bytes`, and return this result.
 
+    A tight task whose tables all fit a rank needs infinitely many bytes.
+
     Raises:
         TaskError: none of `MAX_REDRAWS` results fits; the message starts with `name`.
     """
-    least = None
+    least = math.inf
     for _ in range(MAX_REDRAWS):
         drawn = draw()
         needed = needed_bytes(drawn)
         if needed <= available_bytes:
             return drawn
-        least = needed if least is None else min(least, needed)
+        least = min(least, needed)
+    if least == math.inf:  # only tight tasks
+        raise TaskError(
+            f"{name}: none of {MAX_REDRAWS} random draws has a table that exceeds the memory of a rank; ask for fewer "
+            "tables, or raise memory_fill"
+        )
     raise TaskError(
         f"{name}: {MAX_REDRAWS} random draws all need more memory than the {available_bytes} available bytes (the "
         f"smallest needs {least}); raise memory_bytes, ask for fewer tables, or scale the pool's rows down"

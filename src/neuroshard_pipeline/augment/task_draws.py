@@ -126,8 +126,7 @@ def _draw_task(
         largest = max(table.weight_bytes for table in drawn)
         return math.inf if is_tight and largest <= _memory_of(drawn, world_size, params) else _weight_bytes(drawn)
 
-    name = f"{task_id}, a tight task whose largest table must exceed the memory of a rank" if is_tight else task_id
-    drawn = redraw_until_fits(draw, needed_bytes, int(params.memory_fill * world_size * params.memory_bytes), name)
+    drawn = redraw_until_fits(draw, needed_bytes, int(params.memory_fill * world_size * params.memory_bytes), task_id)
     memory_bytes = _memory_of(drawn, world_size, params) if is_tight else params.memory_bytes
     task = ShardingTask(drawn, world_size, params.batch_size, memory_bytes, task_id=task_id)
     return on_hosts(task, params.local_world_size)

@@ -64,7 +64,9 @@ def draw_suites(settings: SuiteSettings, models: Models) -> pd.DataFrame:
         for group, member in members:
             task_id = member.task_id
             if task_id in own:
-                raise TaskError(f"suites {own[task_id][0]} and {suite} have two tasks {task_id!r}; rename one of them")
+                raise TaskError(
+                    f"two tasks are called {task_id!r} (suites: {own[task_id][0]}, {suite}); rename one of them"
+                )
             tasks.append(on_hosts_of(models, on_hosts(member, params.local_world_size)))
             own[task_id] = suite, group, _is_measured(tasks[-1], params)
     return tasks_to_frame(tasks).join(pd.DataFrame.from_dict(own, "index", columns=SUITE_COLUMNS), on="task_id")
