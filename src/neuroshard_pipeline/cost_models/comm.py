@@ -157,10 +157,14 @@ class CommCostModel:
         work, context = comm_features(dims, skew, batch_size, direction, ranks_per_host_of(self.provenance), ranks)
         if dims.shape[-1] == 1:
             return np.zeros((network.members, *work.shape[:-1])), context
-        scaled_work = network.normalisation.work(work).reshape(-1, work.shape[-1])
-        distinct, place = _distinct(network.normalisation.context(context).reshape(-1, context.shape[-1]))
+        from neuroshard_pipeline.cost_models.compiled_price import distinct_rows  # imported late: numba takes 0.3 s
+
+        rows = context.reshape(-1, context.shape[-1])
+        first, place = distinct_rows(rows, rows.shape[-1])  # in a backward all-to-all, most contexts of ranks are equal
+        distinct = network.normalisation.context(rows[first])
         chunks = [slice(at, at + _CHUNK_CONTEXTS) for at in range(0, max(len(distinct), 1), _CHUNK_CONTEXTS)]
         factors = np.concatenate([correction(np, network.weights, distinct[chunk]) for chunk in chunks], axis=1)
+        scaled_work = network.normalisation.work(work).reshape(-1, work.shape[-1])
         costs = _corrected(np, network.weights, scaled_work, factors[:, place])  # (E, R)
         return costs.reshape(len(costs), *work.shape[:-1]), context
 
@@ -211,20 +215,6 @@ def ranks_per_host_of(provenance: Mapping[str, Any]) -> int | None:
     hardware = provenance.get("hardware")
     topology = hardware.get("topology") if isinstance(hardware, Mapping) else None
     return int(topology["gpus_per_host"]) if topology else None
-
-
-def _distinct(rows: FloatArray) -> tuple[FloatArray, IntArray]:
-    """The distinct rows (D, F) of an array (R, F), and for each row the index of the equal distinct row, (R,).
-
-    In a backward all-to-all on one host, ranks that send the same number of bytes have equal contexts. Rows are
-    compared by one weighted sum each; if two different rows have the same sum, all rows count as distinct.
-    """
-    sums = rows @ np.sqrt(np.arange(2.0, 2.0 + rows.shape[-1]))
-    _, first, place = np.unique(sums, return_index=True, return_inverse=True)
-    distinct = rows[first]
-    if len(first) == len(rows) or not np.array_equal(distinct[place], rows):
-        return rows, np.arange(len(rows))
-    return distinct, place
 
 
 def _require_valid(dims: FloatArray, skew: FloatArray, batch_size: int) -> None:

@@ -19,22 +19,18 @@ def member_costs(
 
     `floor` is added to a pressure before its logarithm is taken. `launch`, `once` and `weight` are powers of e of the
     weights of `compute.price`, and `bias` is that of its gates. The states of a search differ in a few shards, so that
-    most sums of a call are equal to an earlier one; a table of hashes finds these, and their costs are copied.
+    most rows of a call are equal to an earlier one, whose costs are copied.
     """
     (members, pressures, outputs), num_once, directions = weight.shape, once.shape[1], launch.shape[2]
     width, costs = (sums.shape[1] - 1) // members, np.empty((members, len(sums), directions))
-    mask = 2 ** math.ceil(math.log2(2 * len(sums) + 1)) - 1
-    pressure, earlier, bits = np.empty(pressures), np.full(mask + 1, -1), sums.view(np.int64)
+    pressure, (first, place) = np.empty(pressures), distinct_rows(sums, sums.shape[1] - 1)
     for row in range(len(sums)):
-        place = (31 * bits[row, 0] + bits[row, 1]) * _MIXING >> 40 & mask
-        equal, earlier[place] = earlier[place], row
-        if equal >= 0 and _are_equal(bits[row], bits[equal]):
-            for member in range(members):
-                for direction in range(directions):
-                    costs[member, row, direction] = costs[member, equal, direction]
-            continue
+        equal = first[place[row]]
         for member in range(members):
             own = sums[row, member * width : (member + 1) * width]
+            if equal < row:
+                costs[member, row] = costs[member, equal]
+                continue
             for number in range(pressures):
                 pressure[number] = math.log(own[width - num_once - pressures + number] + floor)
             for direction in range(directions):
@@ -51,9 +47,27 @@ def member_costs(
 
 
 @njit(cache=True)
-def _are_equal(one: IntArray, other: IntArray) -> bool:  # pragma: no cover
-    """Whether two rows are equal but for their last number, which does not count; `np.array_equal` is slower."""
-    column = 0
-    while column < len(one) - 1 and one[column] == other[column]:
-        column += 1
-    return column == len(one) - 1
+def distinct_rows(rows: FloatArray, columns: int) -> tuple[IntArray, IntArray]:  # pragma: no cover
+    """Indices of distinct rows (D,), and for each row the place of its equal among them, (R,).
+
+    Only the first `columns` count. Rows are compared with one earlier row of the same hash; if another row came between
+    them, two equal rows may both count as distinct.
+    """
+    mask = 2 ** math.ceil(math.log2(2 * len(rows) + 1)) - 1
+    earlier, bits = np.full(mask + 1, -1), rows.view(np.int64)
+    first, place, found = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64), 0
+    for row in range(len(rows)):
+        mixed = 0
+        for column in range(columns):
+            mixed = 31 * mixed + bits[row, column]
+        slot = mixed * _MIXING >> 40 & mask
+        equal, earlier[slot] = earlier[slot], row
+        column = 0
+        while equal >= 0 and column < columns and bits[row, column] == bits[equal, column]:
+            column += 1
+        if equal >= 0 and column == columns:
+            place[row] = place[equal]
+        else:
+            first[found], place[row] = row, found
+            found += 1
+    return first[:found], place

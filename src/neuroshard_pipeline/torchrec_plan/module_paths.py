@@ -15,6 +15,9 @@ from neuroshard_pipeline.tables.kinds import EmbeddingModule
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.tables.task import ShardingTask
 
+#: A name after `def` or `self.`, in quotes, or at the head of a line of a class.
+_DEFINED = re.compile(r"(?:\bdef |\bself\.|[\"']|^    (?=\w+ *[:=]))(\w+)", re.MULTILINE)
+
 
 def module_paths(task: ShardingTask, module_path: str | Mapping[str, str] | None = None) -> dict[str, str]:
     """The fully qualified name of every table's collection. `plan_json.plan_to_json` documents `module_path`.
@@ -42,8 +45,8 @@ def module_paths(task: ShardingTask, module_path: str | Mapping[str, str] | None
 
 
 def _is_attribute(name: str) -> bool:
-    """Whether `torch.nn.ModuleDict` has an attribute of this name. Only names that its source contains import torch."""
-    if name not in _words_of_module_dict() and not name.startswith("__"):
+    """Whether `torch.nn.ModuleDict` has an attribute of this name. Only names that its source defines import torch."""
+    if name not in _names_in_module_dict() and not name.startswith("__"):
         return False
     from torch import nn  # this import takes a second
 
@@ -51,12 +54,12 @@ def _is_attribute(name: str) -> bool:
 
 
 @cache
-def _words_of_module_dict() -> frozenset[str]:
-    """All words of the files of torch that define `ModuleDict` and its base class."""
+def _names_in_module_dict() -> frozenset[str]:
+    """Names that are defined or quoted in the files of torch that define `ModuleDict` and its base class."""
     found = importlib.util.find_spec("torch")
     folders = (found and found.submodule_search_locations) or ()
     files = [Path(folder, "nn", "modules", name) for folder in folders for name in ("module.py", "container.py")]
-    return frozenset(word for file in files for word in re.findall(r"\w+", file.read_text(encoding="utf-8")))
+    return frozenset(word for file in files for word in _DEFINED.findall(file.read_text(encoding="utf-8")))
 
 
 def _paths(task: ShardingTask, module_path: str | None) -> dict[str, str]:

@@ -1,6 +1,5 @@
 """Nodes of the pipelines plan and advise."""
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,6 @@ from neuroshard_pipeline.tables.table_file import read_tables
 from neuroshard_pipeline.tables.task import ShardingTask
 from neuroshard_pipeline.torchrec_bridge.plan_json import plan_to_json
 from neuroshard_pipeline.torchrec_plan.module_paths import module_paths
-
-#: Most pairs of a table and a rank for which TorchRec's planner is asked.
-_TORCHREC_PAIRS = 10_000
 
 
 def read_task(params: PlanParams) -> ShardingTask:
@@ -89,13 +85,9 @@ def plan_rivals(
     task: ShardingTask, models: CostModels, settings: SharderSettings, params: PlanParams
 ) -> tuple[list[Plan], str]:
     """Plans of other sharders for the same task, and lines about those that have none."""
-    names, lines = list(params.rivals), list[str]()
-    if "torchrec" in names and (find_spec("torchrec") is None or len(task.tables) * task.world_size > _TORCHREC_PAIRS):
-        names.remove("torchrec")
-        lines.append("torchrec was not asked for a plan: it is not installed, or would take minutes for this task")
-    solved = solve_all([task], names, models, settings, params.seed)
+    solved = solve_all([task], params.rivals, models, settings, params.seed)
     failed = zip(solved.failures["sharder"], solved.failures["error"], strict=True)
-    return list(solved.plans), "\n".join([*lines, *(f"no plan by {name}: {error}" for name, error in failed)])
+    return list(solved.plans), "\n".join(f"no plan by {name}: {error}" for name, error in failed)
 
 
 def explain_plan(plan: Plan, order: str, rivals: list[Plan], failed: str) -> str:
