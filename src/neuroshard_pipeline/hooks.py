@@ -39,8 +39,7 @@ _GROUP: TypeAdapter[Any] = TypeAdapter(dict[str, Any] | BaseModel)
 #: The message about a single value that is given for a group of parameters.
 NO_GROUP = "must be a group of parameters; conf/base/parameters_*.yml lists those in it"
 #: Text datasets that are printed at the end of a run that has made them.
-_TEXT_DATASETS = tuple(f"{name}.table" for name in ("advise", "replan", "train_check", "truth", "benchmark"))
-_TEXT_DATASETS += ("plan.explanation",)
+_TEXTS = ("advise.table", "replan.table", "train_check.table", "truth.table", "benchmark.table", "plan.explanation")
 #: Datasets whose path is printed at the end of a run that has made them, each with the title that is printed.
 _FILE_DATASETS = {
     **dict.fromkeys(("search.report", "advise.report"), "Report"),
@@ -244,9 +243,8 @@ class SummaryHooks:
         made = pipeline.all_outputs()
         if "search.summary" in made:
             click.echo("\n" + summary_table(catalog.load("search.summary")))
-        for name in _TEXT_DATASETS:
-            if name in made:
-                click.echo("\n" + catalog.load(name))
+        for name in (each for each in _TEXTS if each in made):
+            click.echo("\n" + catalog.load(name))
         for name, title in _FILE_DATASETS.items():
             if name in made:
                 click.echo(f"\n{title}: {Path(catalog[name]._get_load_path())}")

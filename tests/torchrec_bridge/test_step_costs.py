@@ -11,7 +11,7 @@ import yaml
 from conftest import ROOT
 
 from neuroshard_pipeline.cost_models import CostModels, load_cost_models
-from neuroshard_pipeline.cost_models.step import StepCostModel
+from neuroshard_pipeline.cost_models.step import StepCostModel, fit_prices
 from neuroshard_pipeline.errors import CostModelError, TaskError
 from neuroshard_pipeline.evaluation.plan_frames import plans_frame
 from neuroshard_pipeline.search.plan import Plan
@@ -155,12 +155,31 @@ def test_fitted_prices_predict_held_out_steps_and_the_price_of_gradients_is_foun
     measured = MeasuredSteps(tuple(plans), costs)
     found, metrics = fit_step_costs(measured, models.compute, models.comm, models.step.reductions, {"run_id": "r"})
     error = metrics["2"]["step"]["median_error"]
-    assert error < 0.01 + noise
-    assert found.errors["step"] < 0.02 + noise
-    assert found.errors["input_dist"] < 0.01 + noise
+    assert error < 0.02 + noise  # it is 0.015 because of the shrinkage, else 0.001
+    assert found.errors["step"] < 0.03 + noise
+    assert found.errors["input_dist"] < 0.05 + noise
     assert found.provenance == {"run_id": "r"}
     assert found.prices[2]["dense"]["gradients"] == pytest.approx(2.0, rel=0.05 + 5 * noise)
     assert all(price >= 0 for of in found.prices[2].values() for price in of.values())
+
+
+def test_shrinkage_keeps_delays_from_becoming_the_price_of_a_volume_that_few_ranks_have():
+    """Half of the ranks with bucketized ids are delayed, by 40 times what these ids cost, and a third of all ranks."""
+    names, true, found = ("groups", "sent_ids", "bucketized"), np.array([1.5, 10.0, 5.0]), []
+    for seed in range(20):
+        rng, work = np.random.default_rng(seed), np.zeros((60, len(QUANTITIES)))
+        own = np.column_stack([rng.integers(1, 3, 60), rng.uniform(0, 0.2, 60), np.zeros(60)])
+        own[:8, 2] = rng.uniform(0, 0.01, 8)
+        work[:, [list(QUANTITIES).index(name) for name in names]] = own
+        exact_ms, delays_ms = own @ true, 2.0 * (rng.random(60) < 0.3)
+        delays_ms[:8] = 2.0 * (rng.random(8) < 0.5)
+        exact = fit_prices(names, work, exact_ms, exact_ms)
+        assert [exact[name] for name in names] == pytest.approx(true, rel=1e-6)
+        cost_ms = exact_ms + delays_ms
+        found.append([[*fit_prices(names, work, cost_ms, cost_ms, by).values()] for by in (0.0, 0.05)])
+    plain, shrunk = np.mean(found, axis=0)
+    assert shrunk[2] < 0.6 * plain[2]
+    assert shrunk[:2] == pytest.approx(true[:2], rel=0.25)
 
 
 def test_steps_of_a_single_task_are_refused(plans, models, predicted):

@@ -124,15 +124,20 @@ class StepCostModel:
 
 
 def fit_prices(
-    names: Sequence[str], work: FloatArray, cost_ms: FloatArray, relative_to_ms: FloatArray
+    names: Sequence[str], work: FloatArray, cost_ms: FloatArray, relative_to_ms: FloatArray, shrinkage: float = 0.0
 ) -> dict[str, float]:
     """Prices of the quantities `names` that minimise the sum of squared relative errors; no price is negative.
 
     Work (N, Q) is that of N measured ranks. The errors of costs (N,) are divided by `relative_to_ms` (N,), above 0.
+    With `shrinkage`, a volume that few ranks have does not explain what disturbed these ranks: `shrinkage` * N times
+    the squared costs of the largest volumes, divided by the median of `relative_to_ms`, are added to the sum.
     """
     from scipy.optimize import nnls  # imported late: this takes a third of a second
 
     columns = work[:, [list(QUANTITIES).index(name) for name in names]]
     scale = np.maximum(columns.max(axis=0), 1e-12)
-    prices, _ = nnls(columns / scale / relative_to_ms[:, None], cost_ms / relative_to_ms)
+    is_volume = np.array([not QUANTITIES[name].startswith("number of") for name in names])
+    penalty = np.diag(is_volume * np.sqrt(len(work) * shrinkage) / np.median(relative_to_ms))
+    rows = np.vstack([columns / scale / relative_to_ms[:, None], penalty])
+    prices, _ = nnls(rows, np.append(cost_ms / relative_to_ms, np.zeros(len(names))))
     return {name: float(price) for name, price in zip(names, prices / scale, strict=True)}

@@ -60,15 +60,11 @@ def local_search(
     deadline = time.perf_counter() + (params.time_budget_seconds or float("inf"))
     best = current = layout_of(start.kinds, start.ranks, problem)
     met = {best.cost: start}
-    known: dict[tuple[bytes, bytes], Layout | None] = {}
     improved_in = 0
     for number in range(params.max_rounds):
         if time.perf_counter() >= deadline or number - improved_in > _PATIENCE * params.max_rounds:
             break
-        key, state = (current.kinds.tobytes(), current.ranks.tobytes()), rng.bit_generator.state
-        better = known[key] if key in known else _improved(current, problem, params, rng)
-        if rng.bit_generator.state == state:  # nothing was drawn, so that the layout always leads to this one
-            known[key] = better
+        better = _improved(current, problem, params, rng)
         if better is None:
             current = _perturbed(best, problem, params, rng)
             continue

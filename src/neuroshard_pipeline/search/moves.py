@@ -136,7 +136,8 @@ def propose(
         _splits(layout, problem, shards[problem.may_split(layout.kinds)[shards]], targets, rng),
         _shifts(layout, problem, shards),
     )
-    return _concatenated([_at_most(moves, max_moves, rng) for moves in parts])
+    few = (m if len(m) <= max_moves else m.take(np.sort(rng.choice(len(m), max_moves, replace=False))) for m in parts)
+    return _concatenated(list(few))
 
 
 def bytes_added(layout: Layout, moves: Moves, bytes_of_kinds: IntArray) -> tuple[IntArray, IntArray]:
@@ -289,10 +290,6 @@ def _matches(left: IntArray, right: IntArray) -> tuple[IntArray, IntArray]:
 
 def _between_ranks(moves: Moves) -> Moves:
     return moves.take(np.flatnonzero(moves.source != moves.target))
-
-
-def _at_most(moves: Moves, count: int, rng: np.random.Generator) -> Moves:
-    return moves if len(moves) <= count else moves.take(np.sort(rng.choice(len(moves), count, replace=False)))
 
 
 def _concatenated(parts: list[Moves]) -> Moves:
