@@ -44,7 +44,7 @@ class LocalSearchParams(Parameters):
     With a step cost model, there may be several beam searches; each of their local searches has these budgets.
 
     Attributes:
-        max_rounds: largest number of rounds, fewer if half of them bring nothing; plans are the same on all machines.
+        max_rounds: largest number of rounds, whatever the speed of the machine; fewer if half of them bring nothing.
         time_budget_seconds: wall-clock limit, 0 for none; the search ends when either budget is used up.
         moves_per_round: number of most promising moves of a round, the only ones whose embedding cost is predicted.
         perturbation_moves: number of random moves that are applied to leave a local optimum.
