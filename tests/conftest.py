@@ -6,14 +6,17 @@ import io
 import multiprocessing
 import os
 import pickle
+import re
 import shutil
 import sys
+from collections import Counter
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
 import omegaconf.base
 import pytest
+import yaml
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
 from kedro.config import OmegaConfigLoader
@@ -41,15 +44,59 @@ settings.load_profile("project")
 
 
 @functools.cache
-def _pickled(text: str) -> bytes:
-    return pickle.dumps(_load(io.StringIO(text)))
+def _parsed(text: str) -> Any:
+    config = _load(io.StringIO(text))
+    OmegaConf.set_readonly(config, True)
+    return config
 
 
 # Hundreds of tests start a run, and every run reads the same files of configuration. Each text is parsed once, and so
 # is each interpolation in them. Programs that the tests start parse the files themselves.
 _load = OmegaConf.load
-OmegaConf.load = staticmethod(lambda file: pickle.loads(_pickled(file.read())))
+OmegaConf.load = staticmethod(lambda file: _parsed(file.read()))
 omegaconf.base.parse = functools.cache(omegaconf.base.parse)
+
+_resolve = OmegaConfigLoader._merge_and_resolve
+_resolved: dict[tuple, bytes] = {}
+
+
+@functools.cache
+def _runtime_params_named_in(path: Path) -> list[str]:
+    return re.findall(r"\$\{runtime_params:(\w+)", path.read_text())
+
+
+def _changeable(config: Any) -> Any:
+    copied = pickle.loads(pickle.dumps(config))  # faster than `copy.deepcopy`
+    OmegaConf.set_readonly(copied, None)
+    return copied
+
+
+def _merge_and_resolve(self: OmegaConfigLoader, key: str, config_per_file: dict[Path, Any]) -> dict[str, Any]:
+    """Kedro's resolution of files that share no section, file by file, and only once with the same runtime parameters.
+
+    A section of parameters replaces its values by those of the runtime parameters of the same name.
+    """
+    given, sections = self.runtime_params or {}, [name for config in config_per_file.values() for name in config]
+    shared = {name for name, number in Counter(sections).items() if number > 1}
+    if any(key == "parameters" or not name.startswith("_") for name in shared):  # Kedro drops other names with a "_"
+        return _resolve(self, key, {path: _changeable(config) for path, config in config_per_file.items()})
+    new = {name: value for name, value in given.items() if key == "parameters" and name not in sections}
+    files = {**config_per_file, None: OmegaConf.create(new)} if new else config_per_file
+    resolved = {}
+    try:
+        for path, config in files.items():
+            names = [*config, *_runtime_params_named_in(path)] if path else []
+            self.runtime_params = {name: given[name] for name in names if name in given}
+            case = (self.conf_source, self.env, key, path, pickle.dumps(self.runtime_params), path or pickle.dumps(new))
+            if case not in _resolved:
+                _resolved[case] = pickle.dumps(_resolve(self, key, {path: _changeable(config)}))
+            resolved |= pickle.loads(_resolved[case])
+    finally:
+        self.runtime_params = given
+    return {name: value for name, value in resolved.items() if name in sections or name in new}
+
+
+OmegaConfigLoader._merge_and_resolve = _merge_and_resolve
 
 _merge = OmegaConfigLoader._soft_merge
 
@@ -103,6 +150,12 @@ def run_pipeline(data_root: Path, *names: str, params: dict | None = None, load_
     with KedroSession.create(project_path=ROOT, env="test", runtime_params=runtime_params) as session:
         session.run(pipeline_names=list(names), load_versions=load_versions)
         return session.session_id
+
+
+def quick_search() -> dict:
+    """The settings of both searches in the environment `test`, for a run in another environment."""
+    settings = yaml.safe_load((ROOT / "conf/test/parameters.yml").read_text())["search"]
+    return {name: settings[name] for name in ("neuroshard", "neuroshard_plus")}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

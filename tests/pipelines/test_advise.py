@@ -7,9 +7,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT
+from conftest import ROOT, bootstrap, quick_search
 from kedro.framework.session import KedroSession
-from kedro.framework.startup import bootstrap_project
 
 BATCH = 4096
 
@@ -29,8 +28,8 @@ def test_ids_give_lengths_and_the_advice_is_stored_and_printed(tmp_path, capfd):
     counts = write_inputs(tmp_path)
     task = {"tables": str(tmp_path / "tables.csv"), "ids": str(tmp_path / "ids.parquet"), "num_batches": 1}
     task |= {"world_size": 2, "batch_size": BATCH, "memory_gib": 1.0}
-    bootstrap_project(ROOT)
-    params = {"data_root": str(tmp_path / "data"), "plan": {"task": task}}
+    bootstrap()
+    params = {"data_root": str(tmp_path / "data"), "plan": {"task": task}, "search": quick_search()}
     with KedroSession.create(project_path=ROOT, env="h100", runtime_params=params) as session:
         session.run(pipeline_names=["advise"])
     (stored,) = (tmp_path / "data").rglob("advice_table.txt/*/advice_table.txt")

@@ -5,7 +5,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT, bootstrap
+from conftest import ROOT, bootstrap, quick_search
 from kedro.framework.session import KedroSession
 from row_popularity import row_popularity
 from sequence_draws import SequenceIds, sequence_tables
@@ -14,8 +14,8 @@ from neuroshard_pipeline.errors import TableFileError
 from neuroshard_pipeline.pipelines.preflight import PreflightError
 from neuroshard_pipeline.tables.criteo import NUM_CATEGORIES
 
-BATCH = 16_384
-(TABLE,) = sequence_tables("steep", [100], [128], [200_000], BATCH)
+BATCH = 8192
+(TABLE,) = sequence_tables("steep", [100], [128], [100_000], BATCH)
 
 
 def write_tables(path, names, rows):
@@ -26,8 +26,9 @@ def write_tables(path, names, rows):
 
 def run_plan(folder, **task):
     bootstrap()
-    task = {"world_size": 16, "local_world_size": 8, "batch_size": BATCH, "memory_gib": 0.04, "tiers": True} | task
-    params = {"data_root": str(folder / "data"), "plan": {"task": task | {"num_batches": 2, "rivals": ["dim_greedy"]}}}
+    task = {"world_size": 16, "local_world_size": 8, "batch_size": BATCH, "memory_gib": 0.02, "tiers": True} | task
+    plan = {"task": {"num_batches": 2, "rivals": ["dim_greedy"]} | task}
+    params = {"data_root": str(folder / "data"), "plan": plan, "search": quick_search()}
     with KedroSession.create(project_path=ROOT, env="h100", runtime_params=params) as session:
         session.run(pipeline_names=["plan"])
     return [sorted((folder / "data").rglob(name))[-1] for name in ("plan.parquet", "plan_explanation.txt")]
@@ -53,7 +54,9 @@ def test_a_click_log_of_sequence_tables_gives_a_plan_with_tiers(tmp_path):
     lines = ["\t".join(["0", *["1"] * 13, *[f"{value:x}" for value in row]]) for row in values.tolist()]
     (tmp_path / "day_0").write_text("\n".join(lines) + "\n")
     tables = write_tables(tmp_path / "tables.csv", [f"C{at}" for at in range(NUM_CATEGORIES)], 20_000)
-    plan, words = run_plan(tmp_path, tables=tables, ids=str(tmp_path / "day_0"), memory_gib=1.0)
+    plan, words = run_plan(
+        tmp_path, tables=tables, ids=str(tmp_path / "day_0"), memory_gib=1.0, batch_size=2 * BATCH, num_batches=1
+    )
     assert "hot" in set(pd.read_parquet(plan)["tier"])
     assert "the curves of 26 sequence tables come from counted ids" in words.read_text()
 
@@ -63,5 +66,5 @@ def test_bad_files_of_ids_are_named(tmp_path):
     with pytest.raises(PreflightError, match=r"none\.parquet' \(--params\): no such file"):
         run_plan(tmp_path, tables=tables, ids=str(tmp_path / "none.parquet"))
     pq.write_table(pa.table({TABLE.name: [[1]] * BATCH}), tmp_path / "short.parquet")
-    with pytest.raises(TableFileError, match=r"holds 1 whole batches of 16384 samples, not 2; lower plan\.task\."):
+    with pytest.raises(TableFileError, match=r"holds 1 whole batches of 8192 samples, not 2; lower plan\.task\."):
         run_plan(tmp_path, tables=tables, ids=str(tmp_path / "short.parquet"))

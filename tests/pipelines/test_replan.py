@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT, bootstrap
+from conftest import ROOT, bootstrap, quick_search
 from kedro.framework.session import KedroSession
 from row_popularity import row_popularity
 from sequence_draws import SequenceIds, sequence_tables
@@ -16,14 +16,14 @@ import neuroshard_pipeline as ns
 from neuroshard_pipeline.pipelines.preflight import PreflightError
 from neuroshard_pipeline.torchrec_bridge.plan_json import plan_from_json, plan_to_json
 
-BATCH = 16_384
-(TABLE,) = sequence_tables("steep", [100], [128], [200_000], BATCH)
+BATCH = 8192
+(TABLE,) = sequence_tables("steep", [100], [128], [100_000], BATCH)
 
 
 def write_day(path, swapped_share, seed):
-    """Three batches of ids in the format of the pipeline, one list per sample."""
+    """Two batches of ids in the format of the pipeline, one list per sample."""
     source = SequenceIds(TABLE, row_popularity("steep", TABLE.num_embeddings), swapped_share)
-    batches = [source.draw(BATCH, seed + number) for number in range(3)]
+    batches = [source.draw(BATCH, seed + number) for number in range(2)]
     lists = [pa.ListArray.from_arrays(batch.offsets.astype("int32"), batch.indices) for batch in batches]
     pq.write_table(pa.table({TABLE.name: pa.chunked_array(lists)}), path)
     return str(path)
@@ -38,8 +38,8 @@ def write_tables(path, tables):
 
 def run_replan(folder, replan, **task):
     bootstrap()
-    task = {"world_size": 16, "batch_size": BATCH, "memory_gib": 0.02, "local_world_size": 8} | task
-    params = {"data_root": str(folder / "data"), "plan": {"task": task}, "replan": replan}
+    task = {"world_size": 16, "batch_size": BATCH, "memory_gib": 0.01, "local_world_size": 8} | task
+    params = {"data_root": str(folder / "data"), "plan": {"task": task}, "replan": replan, "search": quick_search()}
     with KedroSession.create(project_path=ROOT, env="h100", runtime_params=params) as session:
         session.run(pipeline_names=["replan"])
     text = sorted((folder / "data").rglob("replan_table.txt"))[-1].read_text()
@@ -73,7 +73,7 @@ def test_the_ids_of_two_days_give_a_verdict(tmp_path, capfd):
     days = {
         "planned": write_day(tmp_path / "planned.parquet", 0.0, 0),
         "other": write_day(tmp_path / "other.parquet", 0.5, 10),
-        "num_batches": 3,
+        "num_batches": 2,
     }
     text, _ = run_replan(tmp_path, {"days": days}, tables=write_tables(tmp_path / "tables.csv", [TABLE]))
     assert text in capfd.readouterr().out
