@@ -10,7 +10,7 @@ import pytest
 from neuroshard_pipeline.evaluation.plan_intervals import BOUND_COLUMNS
 from neuroshard_pipeline.evaluation.steps import noise_of
 from neuroshard_pipeline.evaluation.summary import summarise
-from neuroshard_pipeline.report import ReportInputs
+from neuroshard_pipeline.report import ReportInputs, draw_figures
 from neuroshard_pipeline.search.plan_data import FRAME_COLUMNS
 from neuroshard_pipeline.tables.row_blocks import row_blocks
 from neuroshard_pipeline.tables.table import REUSE_COLUMNS
@@ -176,6 +176,11 @@ def built_inputs():
         plan_costs=plan_costs,
         sharding_tasks=tasks,
     )
+
+
+@pytest.fixture(scope="session")
+def drawn(built_inputs):
+    return draw_figures(built_inputs)
 
 
 def without_plans(inputs, failed):

@@ -4,12 +4,11 @@ import pytest
 
 from neuroshard_pipeline.errors import PlanError
 from neuroshard_pipeline.evaluation.totals import plan_totals
-from neuroshard_pipeline.report import draw_figures, figures
+from neuroshard_pipeline.report import figures
 from report.conftest import titled_axes, without_plans
 
 
-def test_cost_axes_name_their_unit(inputs):
-    drawn = draw_figures(inputs)
+def test_cost_axes_name_their_unit(drawn):
     for name in ("cost_per_sharder", "plan_accuracy", "rank_accuracy", "held_out_accuracy"):
         assert all("ms" in title for title in titled_axes(drawn[name], "x")), name
     assert titled_axes(drawn["plan_picture"], "y") == ["columns", "measured cost, ms", "memory, %"]

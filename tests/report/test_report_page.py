@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import pytest
 from plotly.offline import get_plotlyjs
 
-from neuroshard_pipeline.report import FIGURES, draw_figures, render_report, report_page
+from neuroshard_pipeline.report import FIGURES, render_report, report_page
 from report.conftest import SCENARIOS, copied, titled_axes
 
 _VOID = {"meta", "link", "br", "img", "hr", "input"}
@@ -48,12 +48,7 @@ def page_of(inputs, figures):
     """The report of a run whose figures are drawn already, because drawing takes most of a second."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report_page, "draw_figures", lambda _: figures)
-        return render_report(inputs)
-
-
-@pytest.fixture(scope="module")
-def drawn(built_inputs):
-    return draw_figures(built_inputs)
+        return render_report(inputs)["report"]
 
 
 @pytest.fixture(scope="module")
@@ -127,11 +122,11 @@ class Rendered:
 
 
 @pytest.fixture(scope="module", params=SCENARIOS)
-def rendered(request, built_inputs, drawn):
+def rendered(request, built_inputs, drawn, page_text):
     """The figures and the page of every run, one after the other."""
     inputs = SCENARIOS[request.param](copied(built_inputs))
-    figures = drawn if request.param == "all measured" else draw_figures(inputs)
-    return Rendered(request.param, figures, Page(page_of(inputs, figures)))
+    shown = {**drawn, "report": page_text} if request.param == "all measured" else render_report(inputs)
+    return Rendered(request.param, {name: shown[name] for name in shown if name != "report"}, Page(shown["report"]))
 
 
 def test_no_page_shows_a_missing_value(rendered):
@@ -159,7 +154,7 @@ def test_names_cannot_break_out_of_the_page(inputs):
     inputs.plans["table"] = inputs.plans["table"].replace("t_000", evil)
     inputs.sharding_tasks["table"] = inputs.sharding_tasks["table"].replace("t_000", evil)
     changed = dataclasses.replace(inputs, hardware={"device": evil, evil: 1})
-    text = render_report(changed)
+    text = render_report(changed)["report"]
     assert evil not in text
     assert sum(kind is None for kind, _ in Page(text).scripts) == 2
 

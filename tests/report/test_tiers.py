@@ -114,6 +114,6 @@ def test_the_page_shows_tiers_if_a_plan_has_them(inputs):
         plan_costs=pd.concat([inputs.plan_costs, plan_costs_frame([plan])], ignore_index=True),
         sharding_tasks=pd.concat([inputs.sharding_tasks, tasks_to_frame([ASKED])], ignore_index=True),
     )
-    page = render_report(with_tiers)
+    page = render_report(with_tiers)["report"]
     assert 'id="tiers"' in page
     assert "tiers of 2 sequence tables" in page

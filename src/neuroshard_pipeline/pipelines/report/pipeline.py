@@ -2,7 +2,7 @@
 
 from kedro.pipeline import Node, Pipeline
 
-from neuroshard_pipeline.report import FIGURES, ReportInputs, draw_figures, render_report
+from neuroshard_pipeline.report import FIGURES, ReportInputs, render_report
 
 #: The fields of `ReportInputs` and the datasets that they hold.
 SHOWN = {
@@ -23,8 +23,7 @@ def create_pipeline() -> Pipeline:
     """Results of all stages → figures and one HTML page."""
     stage = [
         Node(ReportInputs, SHOWN, "inputs", name="gather"),
-        Node(draw_figures, "inputs", {name: name for name in FIGURES}, name="draw"),
-        Node(render_report, "inputs", "report", name="render"),
+        Node(render_report, "inputs", {name: name for name in (*FIGURES, "report")}, name="render"),
     ]
     outputs = {"report": "search.report"}
     return Pipeline(stage, namespace="report", inputs=set(SHOWN.values()), outputs=outputs, tags="report")
