@@ -128,7 +128,7 @@ def test_without_measured_lookups_there_is_no_step_cost_model(finished):
 def modelled(tmp_path_factory) -> Path:
     """A folder with the data of a full run on a modelled GPU."""
     folder = tmp_path_factory.mktemp("modelled")
-    run("h100", folder / "data", {})
+    run("h100", folder / "data", {"search": {"contest": {"sharders": ["lookup_greedy", "neuroshard"]}}})
     return folder
 
 

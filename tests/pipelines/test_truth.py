@@ -26,7 +26,7 @@ def test_the_stage_prints_predicted_beside_measured_steps(finished_run, capfd):
     assert list(summary["sharders"])[:3] == SHARDERS
     assert summary["world_sizes"] == [2]
     assert (costs["measured_step_ms"] > 0).all()
-    assert summary["noise"]["tasks"] == 2
+    assert summary["noise"]["tasks"] == 1
     plans = pd.read_parquet(newest(finished_run, "07_model_output/truth_plans.parquet"))
     assert set(plans["sharder"]) == set(costs["sharder"]) > {*SHARDERS, "all row_wise"}
     assert set(plans["sharding_type"]) >= {"column_wise", "row_wise", "data_parallel"}
