@@ -2,7 +2,9 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nbclient import NotebookClient
+import warm
+from jupyter_client import BlockingKernelClient
+from jupyter_client.connect import write_connection_file
 
 NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "explore_costs.ipynb"
 
@@ -21,13 +23,30 @@ def test_notebook_is_committed_without_outputs(notebook):
     assert all(cell.execution_count is None and not cell.outputs for cell in code_cells(notebook))
 
 
-def test_notebook_runs_from_top_to_bottom(notebook, finished_run, monkeypatch):
-    monkeypatch.setenv("KEDRO_ENV", "test")
-    monkeypatch.setenv("NEUROSHARD_DATA_ROOT", str(finished_run))
-    resources = {"metadata": {"path": str(NOTEBOOK.parent)}}
-    executed = NotebookClient(notebook.copy(), timeout=300, kernel_name="python3", resources=resources).execute()
-    outputs = [output for cell in code_cells(executed) for output in cell.outputs]
-    assert sum("application/vnd.plotly.v1+json" in output.get("data", {}) for output in outputs) == 5
-    written = "".join(output.get("text", "") for output in outputs)
+@pytest.fixture
+def kernel(finished_run, tmp_path):
+    """A client of a Jupyter kernel that has the finished run's data, in the folder of the notebook."""
+    connection, _ = write_connection_file(str(tmp_path / "kernel.json"))
+    environment = {"KEDRO_ENV": "test", "NEUROSHARD_DATA_ROOT": str(finished_run)}
+    process = warm.start(["-m", "ipykernel_launcher", "-f", connection], tmp_path, environment)
+    client = BlockingKernelClient(connection_file=connection)
+    client.load_connection_file()
+    client.start_channels()
+    client.wait_for_ready(timeout=300)
+    client.execute(f"%cd -q {NOTEBOOK.parent}")
+    yield client
+    client.shutdown()
+    process.join()
+    client.stop_channels()
+
+
+def test_notebook_runs_from_top_to_bottom(notebook, kernel, finished_run):
+    outputs = []
+    for cell in code_cells(notebook):
+        reply = kernel.execute_interactive(cell.source, timeout=300, allow_stdin=False, output_hook=outputs.append)
+        assert reply["content"]["status"] == "ok", reply["content"]
+    contents = [output["content"] for output in outputs]
+    assert sum("application/vnd.plotly.v1+json" in content.get("data", {}) for content in contents) == 5
+    written = "".join(content.get("text", "") for content in contents)
     assert f"data in {finished_run}" in written
     assert "Warning" not in written
