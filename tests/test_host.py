@@ -6,7 +6,7 @@ import time
 
 import psutil
 import pytest
-from conftest import ROOT
+import warm
 
 from neuroshard_pipeline.host import OtherPrograms, available_memory_bytes, left_in_cgroups, usable_cores
 
@@ -42,16 +42,17 @@ def test_no_more_is_left_than_the_machine_has():
     assert 0 < available_memory_bytes() <= psutil.virtual_memory().total
 
 
-def test_a_limit_of_the_address_space_counts():
+def test_a_limit_of_the_address_space_counts(tmp_path):
     # No limit below what the process uses already: every request for memory might fail under it.
-    code = """
+    (tmp_path / "limited.py").write_text("""
 import psutil, resource
 from neuroshard_pipeline.host import available_memory_bytes
 used = psutil.Process().memory_info().vms
 resource.setrlimit(resource.RLIMIT_AS, (used + 2**28, used + 2**28))
 assert 0 < available_memory_bytes() <= 2**28
-"""
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+""")
+    done = warm.run(tmp_path / "limited.py")
+    assert done.returncode == 0, done.stderr
 
 
 SPIN = "import time\nwhile time.process_time() < 0.4: pass"
