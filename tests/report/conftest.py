@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 
 import numpy as np
 import pandas as pd
@@ -256,10 +257,16 @@ SCENARIOS = {
 }
 
 
+@pytest.fixture(scope="session")
+def built_scenario(built_inputs):
+    """Makes the inputs of a run in `SCENARIOS`, once; a test that changes them copies them before."""
+    return functools.cache(lambda name: SCENARIOS[name](copied(built_inputs)))
+
+
 @pytest.fixture(params=SCENARIOS)
-def scenario(request, inputs):
+def scenario(request, built_scenario):
     """The inputs of every run in `SCENARIOS`, one after the other."""
-    return SCENARIOS[request.param](inputs)
+    return copied(built_scenario(request.param))
 
 
 @pytest.fixture
@@ -272,8 +279,8 @@ copied = copy.deepcopy
 
 
 @pytest.fixture
-def whole(inputs):
-    return whole_steps(inputs)
+def whole(built_scenario):
+    return copied(built_scenario("reductions"))
 
 
 def titled_axes(figure, letter):

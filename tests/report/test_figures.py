@@ -8,6 +8,21 @@ from neuroshard_pipeline.report import figures
 from report.conftest import titled_axes, without_plans
 
 
+def picture_of(inputs):
+    tables = inputs.plans, inputs.plan_costs, inputs.sharding_tasks
+    return figures.plan_picture(*tables, "task-4x-001", "dim_greedy", "neuroshard")
+
+
+@pytest.fixture(scope="module")
+def picture(built_inputs):
+    return picture_of(built_inputs)
+
+
+@pytest.fixture(scope="module")
+def whole_picture(built_scenario):
+    return picture_of(built_scenario("reductions"))
+
+
 def test_cost_axes_name_their_unit(drawn):
     for name in ("cost_per_sharder", "plan_accuracy", "rank_accuracy", "held_out_accuracy"):
         assert all("ms" in title for title in titled_axes(drawn[name], "x")), name
@@ -32,12 +47,9 @@ def test_predictions_are_drawn_and_named_so_where_nothing_was_measured(inputs):
     assert sum(bar.type == "bar" for bar in figure.data) == 6
 
 
-def test_plan_picture_shows_every_column_of_every_table_once(inputs):
-    figure = figures.plan_picture(
-        inputs.plans, inputs.plan_costs, inputs.sharding_tasks, "task-4x-001", "dim_greedy", "neuroshard"
-    )
+def test_plan_picture_shows_every_column_of_every_table_once(inputs, picture):
     tables = inputs.sharding_tasks.query("task_id == 'task-4x-001'")
-    shards = [bar for bar in figure.data if bar.base is not None]
+    shards = [bar for bar in picture.data if bar.base is not None]
     assert [sum(bar.y) for bar in shards] == [tables["embedding_dim"].sum()] * 2
     assert [len(bar.y) for bar in shards] == [40, 41]
     for bar in shards:  # stacked without gaps or overlaps
@@ -47,11 +59,8 @@ def test_plan_picture_shows_every_column_of_every_table_once(inputs):
             tops[rank] = base + width
 
 
-def test_plan_picture_gives_colours_only_to_the_parts_of_a_split_table(inputs):
-    figure = figures.plan_picture(
-        inputs.plans, inputs.plan_costs, inputs.sharding_tasks, "task-4x-001", "dim_greedy", "neuroshard"
-    )
-    before, after = (bar for bar in figure.data if bar.base is not None)
+def test_plan_picture_gives_colours_only_to_the_parts_of_a_split_table(picture):
+    before, after = (bar for bar in picture.data if bar.base is not None)
     assert not [colour for colour in before.marker.color if colour.startswith("#")]
     assert len([colour for colour in after.marker.color if colour.startswith("#")]) == 2
 
@@ -85,26 +94,21 @@ def test_large_held_out_frames_are_thinned(inputs):
     assert max(points) <= 1200
 
 
-def test_the_plan_picture_shows_every_part(whole):
-    args = (whole.plans, whole.plan_costs, whole.sharding_tasks, "task-4x-001", "dim_greedy", "neuroshard")
-    names = [trace.name for trace in figures.plan_picture(*args).data if trace.name]
+def test_the_plan_picture_shows_every_part(whole_picture):
+    names = [trace.name for trace in whole_picture.data if trace.name]
     assert names.count("reductions") == 1  # dim_greedy's plan has none
     assert names.count("input dist") == names.count("TorchRec's module") == 2
     assert "replica" in names
 
 
-def test_the_plan_picture_marks_the_step(whole):
-    args = (whole.plans, whole.plan_costs, whole.sharding_tasks, "task-4x-001", "dim_greedy", "neuroshard")
-    marked = {shape.y0 for shape in figures.plan_picture(*args).layout.shapes}
+def test_the_plan_picture_marks_the_step(whole, whole_picture):
+    marked = {shape.y0 for shape in whole_picture.layout.shapes}
     totals = plan_totals(whole.plan_costs).set_index(["task_id", "sharder"])["measured_step_ms"]
     assert marked == {totals["task-4x-001", "dim_greedy"], totals["task-4x-001", "neuroshard"]}
 
 
-def test_rows_and_types_of_shards_are_told(whole):
-    args = (whole.plans, whole.plan_costs, whole.sharding_tasks, "task-4x-001", "dim_greedy", "neuroshard")
-    bars = [
-        trace for trace in figures.plan_picture(*args).data if trace.text is not None and "columns" in trace.text[0]
-    ]
+def test_rows_and_types_of_shards_are_told(whole_picture):
+    bars = [trace for trace in whole_picture.data if trace.text is not None and "columns" in trace.text[0]]
     texts = [text for bar in bars for text in bar.text]
     hatched = [sum(shape == "/" for shape in bar.marker.pattern.shape) for bar in bars]
     assert hatched == [0, 4]

@@ -7,7 +7,7 @@ import pytest
 from plotly.offline import get_plotlyjs
 
 from neuroshard_pipeline.report import FIGURES, render_report, report_page
-from report.conftest import SCENARIOS, copied, titled_axes
+from report.conftest import SCENARIOS, titled_axes
 
 _VOID = {"meta", "link", "br", "img", "hr", "input"}
 
@@ -122,10 +122,10 @@ class Rendered:
 
 
 @pytest.fixture(scope="module", params=SCENARIOS)
-def rendered(request, built_inputs, drawn, page_text):
+def rendered(request, built_scenario, drawn, page_text):
     """The figures and the page of every run, one after the other."""
-    inputs = SCENARIOS[request.param](copied(built_inputs))
-    shown = {**drawn, "report": page_text} if request.param == "all measured" else render_report(inputs)
+    is_drawn = request.param == "all measured"
+    shown = {**drawn, "report": page_text} if is_drawn else render_report(built_scenario(request.param))
     return Rendered(request.param, {name: shown[name] for name in shown if name != "report"}, Page(shown["report"]))
 
 
