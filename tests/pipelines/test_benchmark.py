@@ -81,7 +81,7 @@ def test_only_suites_of_a_user_are_solved_and_those_that_cannot_be_measured_are_
         lines = [f"one,2,64,{memory},t{index},{rows * (index + 1)},16,{index + 1}" for index in range(3)]
         (tmp_path / name).with_suffix(".csv").write_text("\n".join([f"{columns},pooling_factor", *lines]) + "\n")
         user[name] = str((tmp_path / name).with_suffix(".csv"))
-    settings = {"suites": {"user": user}, "contest": {"sharders": ["random", "neuroshard_plus"]}}
+    settings = {"suites": {"names": ["scale"], "user": user}, "contest": {"sharders": ["random", "neuroshard_plus"]}}
     run_pipeline(benchmark_run, "benchmark", params={"benchmark": settings})
     solved = {path for path in set(record_times(benchmark_run)) - before if "solve_records" in str(path)}
     assert {path.parent.name for path in solved} == {"mine-one", "large-one"}
