@@ -26,7 +26,7 @@ import neuroshard_pipeline as ns
 from neuroshard_pipeline.torchrec_bridge import NeuroShardPlanner
 
 BATCH_PER_RANK, STEPS, LEARNING_RATE, DENSE_FEATURES = 256, 50, 0.05, 13
-ROWS = [100_000, 50_000, 20_000, 5_000, 5_000, 1_000, 500, 100]  # one table and one feature each
+ROWS = [20_000, 10_000, 5_000, 2_000, 2_000, 1_000, 500, 100]  # one table and one feature each
 IDS_PER_SAMPLE = [20, 1, 5, 40, 1, 10, 1, 3]
 FEATURES = [f"feature_{index}" for index in range(len(ROWS))]
 
@@ -52,7 +52,7 @@ def batches(seed: int, device: torch.device) -> Iterator[tuple[torch.Tensor, Key
             (rows * torch.rand(BATCH_PER_RANK * count, generator=generator) ** 4).long()  # some rows are popular
             for rows, count in zip(ROWS, IDS_PER_SAMPLE, strict=True)
         ]
-        labels = (ids[0].view(BATCH_PER_RANK, -1) < 100).float().mean(dim=1).gt(0.15).float()
+        labels = (ids[0].view(BATCH_PER_RANK, -1) < 20).float().mean(dim=1).gt(0.15).float()
         dense = torch.randn(BATCH_PER_RANK, DENSE_FEATURES, generator=generator) + labels[:, None]
         features = KeyedJaggedTensor(FEATURES, torch.cat(ids), lengths=lengths)
         yield dense.to(device), features.to(device), labels.to(device)
