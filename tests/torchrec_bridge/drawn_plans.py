@@ -9,7 +9,7 @@ from search.small_models import small_models
 from torch import nn
 from torchrec.distributed.planner import Topology
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
-from torchrec_bridge.trained_models import LOCAL_BATCH, MODELS, Batches, built
+from torchrec_bridge.trained_models import LOCAL_BATCH, Batches, built
 
 from neuroshard_pipeline.search.params import default_memory
 from neuroshard_pipeline.search.plan import Plan
@@ -55,15 +55,13 @@ def plan_of_types(
 def plans_to_train(world_size: int) -> dict[str, tuple[str, Plan]]:
     """By name, a kind of model and a plan: uneven column shards, one plan per sharding type, and mixed plans.
 
-    Of six ranks, each with a model of its own, there is only one mixed plan; all others are those of fewer ranks.
+    4 ranks, on two hosts, have plans of every type. 2 and 6 ranks have a mixed plan, and 2 ranks that of many tables.
     """
-    models = {kind: built(kind) for kind in MODELS}
-    several = models["several_collections"]
-    if world_size == 6:
-        return {"mixed": ("several_collections", plan_of_types(several, 6, HOSTS[6], list(TYPES)))}
-    plans = {f"{kind}, columns": (kind, random_plan(model, world_size)) for kind, model in models.items()}
-    mixtures = [[name] for name in TYPES[1:]] + [["row_wise", "table_row_wise"], list(TYPES)]
-    for seed, types in enumerate([*mixtures, list(TYPES)]):
+    several = built("several_collections")
+    kind, model = ("dlrm", built("dlrm")) if world_size == 2 else ("several_collections", several)
+    plans = {f"{kind}, columns": (kind, random_plan(model, world_size))} if world_size < 6 else {}
+    single = [[name] for name in TYPES[1:]] if world_size == 4 else []
+    for seed, types in enumerate([*single, list(TYPES)]):
         plan = plan_of_types(several, world_size, HOSTS[world_size], types, seed)
         plans[f"{'+'.join(types)}, seed {seed}"] = ("several_collections", plan)
     return plans

@@ -19,8 +19,6 @@ pytestmark = [pytest.mark.slow, *QUIET]
 
 CASES = {
     2: [
-        Case("sgd", "column_wise", False, 2),
-        Case("rowwise_adagrad", "row_wise", False, 2),
         Case("rowwise_adagrad", "table_wise", True, 2),
         Case("adagrad", "column_wise", True, 1),
         Case("rowwise_adagrad", "row_wise", False, 1),
@@ -29,7 +27,6 @@ CASES = {
     4: [
         Case("rowwise_adagrad", "table_wise", False, 2),
         Case("sgd", "column_wise", True, 2),
-        Case("rowwise_adagrad", "row_wise", True, 2),
         Case("sgd", "row_wise", False, 2, comm_precision="fp16"),
     ],
     6: [Case("sgd", "row_wise", False, 3)],

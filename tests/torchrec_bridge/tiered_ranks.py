@@ -117,7 +117,7 @@ def resumed(rank: int, world_size: int, before: Case, after: list[Case]) -> list
     with pytest.raises(PlanError, match="a state for every column shard of a row"):
         optimizer_state(_sequence(replace(before, sharding_type="column_wise"), groups, seed=0))
     part = slice(rank * SAMPLES_PER_RANK, (rank + 1) * SAMPLES_PER_RANK)
-    check_cold_rows_are_awaited_last(others[0], drawn_ids(0, SAMPLES_PER_RANK * world_size, part)[0])
+    check_cold_rows_are_awaited_last(others[0], drawn_ids(STEPS - 1, SAMPLES_PER_RANK * world_size, part)[0])
     return [list(zip(expected, _steps(other, rank, world_size, STEPS), strict=True)) for other in others]
 
 

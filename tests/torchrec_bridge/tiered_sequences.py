@@ -29,7 +29,7 @@ from neuroshard_pipeline.torchrec_bridge.tiered import RankGroups, put_tiers
 from neuroshard_pipeline.torchrec_plan.modules import read_module_tables
 
 SAMPLES_PER_RANK = 6
-STEPS = 5
+STEPS = 3
 LEARNING_RATE = 0.1
 WIDTH = 8
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad, "rowwise_adagrad": RowWiseAdagrad}
@@ -110,10 +110,10 @@ def popular_rows(name: str) -> torch.Tensor:
 def drawn_ids(step: int, samples: int, part: slice) -> tuple[KeyedJaggedTensor, KeyedJaggedTensor]:
     """Ids of the samples in `part`.
 
-    Step 1 has popular ids only. Step 2 has none of them, with two exceptions: `shared` may have any ids, and `c` and
+    Step 0 has popular ids only. Step 1 has none of them, with two exceptions: `shared` may have any ids, and `c` and
     `d`, whose tables have no cold rows, have their least popular id.
     """
-    rng = np.random.default_rng(step)
+    rng = np.random.default_rng(step + 2)
     keys, values = ["unused"], [np.zeros(samples, dtype=np.int64)[part]]
     lengths = [np.ones(samples, dtype=np.int64)[part]]
     features = {name: rows for _, (rows, names, _) in SEQUENCES.items() for name in names}
@@ -122,9 +122,9 @@ def drawn_ids(step: int, samples: int, part: slice) -> tuple[KeyedJaggedTensor, 
         rows = 64 if name == "shared" else features[name]
         popular = popular_rows(of_table[name]).numpy()[:-1]
         allowed = np.arange(rows)
-        if step == 1:
+        if step == 0:
             allowed = np.intersect1d(allowed, popular)
-        if step == 2:
+        if step == 1:
             allowed = np.setdiff1d(allowed, popular)
         count = rng.integers(0, 6, samples) * (name != "empty") * (len(allowed) > 0)
         ends = np.cumsum(count)

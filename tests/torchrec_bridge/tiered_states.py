@@ -14,6 +14,7 @@ from torchrec_bridge.tiered_sequences import (
     LEARNING_RATE,
     SAMPLES_PER_RANK,
     SEQUENCES,
+    STEPS,
     Case,
     TieredModel,
     drawn_ids,
@@ -43,7 +44,7 @@ def check_first_weights(case: Case, groups: RankGroups) -> None:
     for weight in unsharded.parameters():
         assert 0.4 < weight.abs().max() <= 0.5
         assert (weight != 0).all()
-    ids, _ = drawn_ids(0, SAMPLES_PER_RANK, slice(0, SAMPLES_PER_RANK))
+    ids, _ = drawn_ids(STEPS - 1, SAMPLES_PER_RANK, slice(0, SAMPLES_PER_RANK))
     with torch.no_grad():
         found, expected = model.sequence(ids).wait(), unsharded(ids)
     assert list(found) == list(expected)
