@@ -29,11 +29,13 @@ from neuroshard_pipeline.torchrec_plan.comm_precision import precision_of
 
 pytestmark = [pytest.mark.slow, *QUIET]
 
-STEPS = 4
+STEPS = 2
+#: Errors of half precision grow with the steps.
+STEPS_IN_HALF_PRECISION = 4
 
 
 def test_losses_in_half_precision_are_close_to_those_in_fp32(tmp_path):
-    answers = run_ranks(2, tmp_path, losses_in_precision, "fp16", STEPS)
+    answers = run_ranks(2, tmp_path, losses_in_precision, "fp16", STEPS_IN_HALF_PRECISION)
     losses = np.array([losses for losses, _ in answers])
     np.testing.assert_allclose(losses[..., 0], losses[..., 1], rtol=3e-3)
     apart = max(apart for _, apart in answers)

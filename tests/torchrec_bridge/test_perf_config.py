@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -270,17 +268,3 @@ def test_models_of_other_hardware_are_refused(monkeypatch):
     monkeypatch.setattr(type(models.compute), "provenance", {"hardware": {"device": "cpu"}}, raising=False)
     with pytest.raises(CostModelError, match="'cpu'"):
         torchrec_perf_config(models, topology(), BATCH, tables())
-
-
-def test_without_torchrec_the_error_names_the_extra():
-    script = """
-import sys
-sys.modules["torchrec"] = None  # an import now raises the same error as if TorchRec were not installed
-from neuroshard_pipeline.torchrec_plan.extra import TorchRecMissingError
-try:
-    from neuroshard_pipeline.torchrec_bridge import torchrec_perf_config
-except TorchRecMissingError as error:
-    print(error)
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert "install the extra 'torchrec'" in done.stdout, done.stderr

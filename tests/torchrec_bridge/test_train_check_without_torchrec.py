@@ -1,4 +1,4 @@
-"""Without TorchRec, all pipelines are registered, and the training check refuses to run."""
+"""Without TorchRec, all pipelines are registered, and what needs it names the extra that installs it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,17 @@ from neuroshard_pipeline.torchrec_bridge.train_check.problem import state_proble
 try:
     state_problem(None, None, None)
 except TorchRecMissingError as error:
-    print(error)
+    print("the check:", error)
+try:
+    from neuroshard_pipeline.torchrec_bridge import torchrec_perf_config
+except TorchRecMissingError as error:
+    print("the config:", error)
 """
 
 
-def test_the_check_needs_torchrec_only_when_it_runs():
+def test_the_check_and_the_config_of_torchrecs_planner_need_torchrec_only_when_they_are_used():
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "install the extra 'torchrec'" in done.stdout
+    for part in ("check", "config"):
+        assert f"the {part}: " in done.stdout
+    assert done.stdout.count("install the extra 'torchrec'") == 2
