@@ -1,8 +1,9 @@
 """Runs a function on real ranks: processes in a gloo process group.
 
-The processes stay for the next function with as many ranks, because a new process computes for most of a second before
-its first step. Every function has a process group of its own. Functions of another number of ranks have new processes,
-because torch counts the groups of a process to name the next one. After an error, too, new processes are started.
+The processes stay for the next function with as many ranks, because a new process computes for a tenth of a second more
+than one that has trained before. Every function has a process group of its own. Functions of another number of ranks
+have new processes, because torch counts the groups of a process to name the next one. After an error, too, new
+processes are started.
 """
 
 from __future__ import annotations
