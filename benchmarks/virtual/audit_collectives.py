@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -260,34 +260,41 @@ def _work(plan: Plan, logged: Logged) -> Iterator[str]:
         yield f"{len(groups)} groups exchange ids, TorchRec announces sizes {splits} times"
 
 
-def audited(world_size: int, per_host: int | None, precisions: Sequence[str] = ("fp32", "fp16")) -> pd.DataFrame:
-    """One row per plan on this layout: collectives and bytes of all ranks, and the differences."""
-    rows = []
+def logged_plans(
+    world_size: int, per_host: int | None, precisions: Sequence[str] = ("fp32", "fp16")
+) -> Iterator[tuple[Plan, Logged]]:
+    """Every plan on this layout, and the collectives of its step."""
     arguments = (world_size, per_host, PARAMS, True, steps.load_embedding_steps)
     with rank_team(world_size, steps.set_up_rank, arguments, PARAMS) as team:
         for precision in precisions:
             task = task_of(world_size, per_host, precision)
             for plan in plans_of(task):
                 answers = team.ask(steps.Group((plan,), (batch_of(task),)), PARAMS.timeout_s)
-                logged = Logged.of([own[-1][2] for own in answers])
-                found = differences(plan, logged)
-                collectives = [each for of_rank in logged.of_ranks for _, each in of_rank]
-                rows.append(
-                    {
-                        "ranks": world_size,
-                        "per host": per_host or world_size,
-                        "plan": plan.sharder,
-                        "collectives": len(collectives),
-                        "bytes": sum(sum(each.sent_bytes) for each in collectives),
-                        **{name: len(lines) for name, lines in found.items()},
-                        "first": next((f"{name}: {lines[0]}" for name, lines in found.items() if lines), ""),
-                    }
-                )
+                yield plan, Logged.of([own[-1][2] for own in answers])
+
+
+def audited(logged: Iterable[tuple[Plan, Logged]]) -> pd.DataFrame:
+    """One row per plan: collectives and bytes of all ranks, and the differences."""
+    rows = []
+    for plan, of_plan in logged:
+        found = differences(plan, of_plan)
+        collectives = [each for of_rank in of_plan.of_ranks for _, each in of_rank]
+        rows.append(
+            {
+                "ranks": plan.task.world_size,
+                "per host": plan.task.ranks_per_host,
+                "plan": plan.sharder,
+                "collectives": len(collectives),
+                "bytes": sum(sum(each.sent_bytes) for each in collectives),
+                **{name: len(lines) for name, lines in found.items()},
+                "first": next((f"{name}: {lines[0]}" for name, lines in found.items() if lines), ""),
+            }
+        )
     return pd.DataFrame(rows)
 
 
 if __name__ == "__main__":
-    table = pd.concat([audited(*layout) for layout in LAYOUTS], ignore_index=True)
+    table = audited(itertools.chain.from_iterable(logged_plans(*layout) for layout in LAYOUTS))
     print(table.to_string(index=False))
     differing = table[table["first"] != ""]
     print(f"{len(table)} plans, {table['collectives'].sum()} collectives; {len(differing)} plans differ")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from itertools import product
 
 import numpy as np
 import pytest
@@ -88,7 +87,7 @@ PLANS = [
 def test_virtual_ranks_train_like_an_unsharded_module():
     expected = unsharded_rows(TASK, BATCHES, PARAMS.learning_rate)
     with rank_team(WORLD, set_up_training, (WORLD, PER_HOST, BATCHES, PARAMS), PARAMS) as team:
-        for plan, through_copies in product(PLANS, (False, True)):
+        for plan, through_copies in zip(PLANS, (False, True), strict=True):
             answers = team.ask((plan, through_copies), PARAMS.timeout_s)
             for feature, rows in expected.items():
                 found = np.concatenate([np.array(own[feature]) for own in answers])
