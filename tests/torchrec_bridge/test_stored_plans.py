@@ -41,12 +41,13 @@ def make(models=H100, **options):
     return NeuroShardPlanner(models, topology(), 8, optimizer="sgd", options=chosen)
 
 
-@pytest.fixture
-def path(model, tmp_path):
+@pytest.fixture(scope="module")
+def path(model, tmp_path_factory):
     planner = make()
     document = plan_to_json(planner.search(model), 2, "cuda", "ebc", planner.made_for(model).to_json())
-    (tmp_path / "plan.json").write_text(json.dumps(document))
-    return tmp_path / "plan.json"
+    path = tmp_path_factory.mktemp("stored") / "plan.json"
+    path.write_text(json.dumps(document))
+    return path
 
 
 def test_a_plan_that_was_made_for_this_is_used_without_a_search(model, path, monkeypatch):
