@@ -36,6 +36,7 @@ class PlacedShards:
     rank: IntArray
     count: IntArray
     _keys: dict[object, tuple[list[Any], IntArray]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _parts: dict[object, dict[Any, "PlacedShards"]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def times(self) -> FloatArray:
@@ -44,11 +45,10 @@ class PlacedShards:
 
     def per_rank(self, values: np.ndarray) -> np.ndarray:
         """(W, ...) sum of the `values` (D, ...) of the shards that each rank holds; integers stay exact."""
-        further = values.shape[1:]
-        if len(self.number) * int(np.prod(further)) > _FEW_PRODUCTS:
+        if len(self.number) * values[:1].size > _FEW_PRODUCTS:
             return np.asarray(self._matrix @ values)
-        products = self.count.reshape(-1, *[1] * len(further)) * values[self.number]
-        sums = np.zeros((self.world_size, *further), dtype=products.dtype)
+        products = self.count.reshape(-1, *[1] * (values.ndim - 1)) * values[self.number]
+        sums = np.zeros((self.world_size, *values.shape[1:]), dtype=products.dtype)
         np.add.at(sums, self.rank, products)
         return sums
 
@@ -63,13 +63,15 @@ class PlacedShards:
     def by(self, key_of: Callable[[Shard], Key]) -> dict[Key, "PlacedShards"]:
         """The shards by a key."""
         keys, index = self.keys(key_of)
-        return {key: self._part(index == at) if len(keys) > 1 else self for at, key in enumerate(keys)}
+        if len(keys) > 1 and key_of not in self._parts:
+            self._parts[key_of] = {key: self._part(index == at) for at, key in enumerate(keys)}
+        return self._parts.get(key_of) or dict.fromkeys(keys, self)
 
     def _part(self, is_member: BoolArray) -> "PlacedShards":
         """The part with the distinct shards whose entry in `is_member` (D,) is true."""
         entry = is_member[self.number]
         number = (np.cumsum(is_member) - 1)[self.number[entry]]
-        shards = [self.shards[index] for index in np.flatnonzero(is_member)]
+        shards = [self.shards[index] for index in is_member.nonzero()[0].tolist()]
         return PlacedShards(shards, self.world_size, number, self.rank[entry], self.count[entry])
 
     @cached_property
@@ -91,9 +93,7 @@ def distinct_shards(shards: Sequence[Shard]) -> tuple[list[Shard], IntArray]:
     Shards of a table are equal if they have the same type and size, wherever they begin. Equal shards cost the same.
     """
     ids = list(map(id, shards))  # replicas of a table are one object
-    number: dict[tuple[object, ...], int] = {}
-    of_id: dict[int, int] = {}
-    distinct: list[Shard] = []
+    number, of_id, distinct = dict[tuple[object, ...], int](), dict[int, int](), list[Shard]()
     for each, shard in dict(zip(ids, shards, strict=True)).items():
         key = (id(shard.table), shard.embedding_dim, shard.num_rows, shard.sharding_type)
         of_id[each] = number.setdefault(key, len(number))
