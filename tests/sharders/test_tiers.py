@@ -28,7 +28,7 @@ from neuroshard_pipeline.tables.tiers import Cuts, cuts_of, parent_tables, tiere
 H100 = load_cost_models("h100")
 
 
-def sequence_task(popularity: str, count: int = 3, world_size: int = 16, **options) -> ShardingTask:
+def sequence_task(popularity: str, count: int = 2, world_size: int = 16, **options) -> ShardingTask:
     batch_size = 4096 * world_size
     lengths, widths = [50, 20, 100][:count], [64, 64, 128][:count]
     tables = sequence_tables(popularity, lengths, widths, [10**7, 10**6, 3 * 10**6][:count], batch_size)
@@ -63,7 +63,7 @@ def test_rows_without_known_popularity_get_no_tiers():
 
 
 def test_hosts_of_one_rank_have_no_host_tier():
-    task = sequence_task("published", local_world_size=1)
+    task = sequence_task("steep", local_world_size=1)
     plan = plan_of(task)
     assert {cuts.host_rows for cuts in cuts_of(plan.task).values()} == {0}
     assert plan.predicted_cost_ms < 0.8 * plan_of(replace(task, tiers=False)).predicted_cost_ms
@@ -91,7 +91,7 @@ def test_tiers_shrink_to_keep_the_memory_limit():
 
 
 def test_constraints_of_the_parent_hold():
-    task = sequence_task("steep")
+    task = sequence_task("steep", 3)
     first, second, third = (table.name for table in task.tables)
     own = [
         TableConstraint(first, sharding_types=("row_wise",)),
@@ -120,14 +120,14 @@ def grid_of_rows(table: Table, points: int) -> list[int]:
 
 @pytest.mark.parametrize(("popularity", "models"), [("published", "h100"), ("steep", "slow reductions")])
 def test_no_cuts_of_two_tables_on_one_host_cost_much_less(popularity, models):
-    task = sequence_task(popularity, 2, 8)
+    task = sequence_task(popularity, world_size=4, local_world_size=4)
     priced = H100 if models == "h100" else step_models(1)
     plan = shard(task, priced, "neuroshard_plus", QUICK)
     first, second = task.tables
     best_ms = min(
         price_of_cuts_ms(task, {first.name: Cuts(of_first), second.name: Cuts(of_second)}, priced)
-        for of_first in grid_of_rows(first, 8)
-        for of_second in grid_of_rows(second, 8)
+        for of_first in grid_of_rows(first, 6)
+        for of_second in grid_of_rows(second, 6)
     )
     assert plan.predicted_cost_ms <= 1.03 * best_ms
 
