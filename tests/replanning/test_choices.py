@@ -31,13 +31,18 @@ def models():
 @pytest.fixture(scope="module")
 def task():
     rng = np.random.default_rng(0)
-    tables = [drawn_table(number, rng) for number in range(7)]
+    tables = [drawn_table(number, rng) for number in range(5)]
     return ns.ShardingTask(tables, WORLD, BATCH, 2**30, "rowwise_adagrad", local_world_size=2)
 
 
 @pytest.fixture(scope="module")
 def plan(task, models):
     return ns.shard(task, models, params=QUICK)
+
+
+@pytest.fixture(scope="module")
+def from_random(task, models):
+    return ns.replan(ns.shard(task, models, "random"), task, models, settings=QUICK)
 
 
 def changed(task, what):
@@ -88,9 +93,8 @@ def test_the_same_task_gives_the_same_plan(task, plan, models):
     assert found.choices[0].move.total_bytes == 0
 
 
-def test_a_plan_of_another_sharder_is_improved_and_the_move_pays(task, models):
-    found = ns.replan(ns.shard(task, models, "random"), task, models, settings=QUICK)
-    keep, free = found.choices[0], found.free
+def test_a_plan_of_another_sharder_is_improved_and_the_move_pays(from_random):
+    keep, free = from_random.choices[0], from_random.free
     assert keep.name == "keep"
     assert (keep.saved_ms, keep.pays_after) == (0.0, None)
     assert free.saved_ms == pytest.approx(keep.plan.predicted_cost_ms - free.plan.predicted_cost_ms)
@@ -103,8 +107,8 @@ def with_errors(found, share):
     return replace(found, choices=[replace(c, parts_ms=parts) for c, parts in zip(found.choices, wrong, strict=True)])
 
 
-def test_a_gain_within_the_errors_of_the_cost_models_is_no_reason_to_move(task, models):
-    found = ns.replan(ns.shard(task, models, "random"), task, models, settings=QUICK)
+def test_a_gain_within_the_errors_of_the_cost_models_is_no_reason_to_move(from_random):
+    found = from_random
     sure, unsure = with_errors(found, 0.001), with_errors(found, 3.0)
     low, high = sure.free.gain_over(sure.choices[0])
     assert 0 < low < found.free.saved_ms < high
