@@ -12,7 +12,7 @@ from search.tasks import random_tables
 from neuroshard_pipeline.cost_models import load_cost_models
 from neuroshard_pipeline.errors import DoesNotFitError
 from neuroshard_pipeline.search.plan import Placement, Plan
-from neuroshard_pipeline.search.price import placement_cost_ms, price_plan
+from neuroshard_pipeline.search.price import placement_cost_ms, placement_costs, price_plan
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.spread import column_problem, joined, spread_tables
 from neuroshard_pipeline.search.spread_choice import SpreadChoice
@@ -38,16 +38,15 @@ def types_of(plan: Plan) -> dict[str, str]:
 def cheapest_of_whole_tables_ms(task: ShardingTask, models) -> float:
     """The lowest price over all types of all tables and all ranks of the column-wise ones, without column splits."""
     problem = Problem(task, models, WEIGHTS_AND_OPTIMIZER)
-    best = np.inf
+    tried = []
     for types in itertools.product(*(usable_types(table, problem) for table in task.tables)):
         chosen = {t.name: kind for t, kind in zip(task.tables, types, strict=True) if kind != "column_wise"}
         spread = spread_tables(chosen, task, WEIGHTS_AND_OPTIMIZER)
         columns = column_problem(problem, spread)
         count = 0 if columns is None else len(columns.units)
-        for ranks in itertools.product(range(task.world_size), repeat=count):
-            placement = joined(problem, columns.whole_placement(ranks) if columns else None, spread)
-            best = min(best, placement_cost_ms(problem, placement))
-    return best
+        ways = itertools.product(range(task.world_size), repeat=count)
+        tried += [joined(problem, columns.whole_placement(ranks) if columns else None, spread) for ranks in ways]
+    return min(cost_ms for cost_ms, _ in placement_costs(problem, tried))
 
 
 @pytest.mark.parametrize("seed", range(4))
