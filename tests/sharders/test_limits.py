@@ -66,13 +66,13 @@ def check_attempt(name, task, memory, *, complete):
         assert not fits_somehow(task, memory), refusal
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(constrained_tasks())
 def test_neuroshard_solves_every_task_that_has_a_solution(case):
     check_attempt("neuroshard", *case, complete=True)
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(constrained_tasks())
 def test_neuroshard_plus_solves_every_task_that_has_a_solution(case):
     check_attempt("neuroshard_plus", *case, complete=True)

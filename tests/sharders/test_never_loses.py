@@ -41,7 +41,7 @@ def tasks(draw) -> ShardingTask:
     return ShardingTask(tables, world_size, 64 * world_size, memory, local_world_size=local)
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(tasks(), st.floats(0.001, 0.3))
 def test_no_rival_has_a_cheaper_plan(task: ShardingTask, ms_per_mib: float):
     found = solve_all([task], ["neuroshard_plus", *RIVALS], step_models(ms_per_mib=ms_per_mib), QUICK)
