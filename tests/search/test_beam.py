@@ -54,7 +54,7 @@ def test_beam_search_finds_the_cost_of_the_scalar_oracle(seed):
 
 def test_beam_search_finds_the_cost_of_the_oracle_with_the_settings_of_the_paper():
     rng = np.random.default_rng(1)
-    task, models = random_task(rng, 7, 3, 0.7), small_models(1)
+    task, models = random_task(rng, 6, 3, 0.7), small_models(1)
     assert searched_ms(task, models, PAPER_SEARCH) == pytest.approx(oracle_ms(task, models, PAPER_SEARCH), abs=1e-5)
 
 

@@ -52,7 +52,7 @@ def bound_ms(source, task):
     return communication_bound(task, source.popularities, default_memory(), NETWORK).least_ms
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(
     st.sampled_from(POPULARITIES),
     st.sampled_from(TOPOLOGIES),

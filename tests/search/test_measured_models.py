@@ -54,7 +54,7 @@ def test_an_all_to_all_costs_what_its_largest_buffer_costs_and_waits_for_the_las
 
 @pytest.mark.parametrize(("across_ms_per_mb", "has_tiers"), [(30.0, True), (0.001, False)])
 def test_the_search_cuts_tiers_where_the_wire_is_slow(across_ms_per_mb, has_tiers):
-    source = sequence_task("published", 4, 2, SCALES["gloo"])
+    source = sequence_task("published", 4, 2, replace(SCALES["gloo"], tables=2))
     counts = source.counts(range(8))
     counted = source.with_curves({name: curve_of_counts(of) for name, of in counts.items()})
     made = models(across_ms_per_mb, 0.001)

@@ -10,7 +10,7 @@ from step_bounds import step_bound
 
 from neuroshard_pipeline.cost_models.models import load_cost_models
 from neuroshard_pipeline.search.plan import Placement
-from neuroshard_pipeline.search.price import placement_cost_ms
+from neuroshard_pipeline.search.price import placement_costs
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.sharders.usable_types import usable_types
 from neuroshard_pipeline.tables.row_blocks import row_shards
@@ -51,13 +51,13 @@ def ways(table, problem):
 
 def cheapest_ms(problem):
     """The lowest predicted cost of all plans that fit memory."""
-    costs = []
+    fitting = []
     for chosen in itertools.product(*(ways(table, problem) for table in problem.task.tables)):
         shards, ranks = zip(*itertools.chain(*chosen), strict=True)
         used = problem.memory.bytes_of_ranks(shards, ranks, problem.task)
         if (used <= problem.limits).all():
-            costs.append(placement_cost_ms(problem, Placement(shards, ranks)))
-    return min(costs)
+            fitting.append(Placement(shards, ranks))
+    return min(cost_ms for cost_ms, _ in placement_costs(problem, fitting))
 
 
 def drawn_tables(rng, count, **fields):
