@@ -28,7 +28,7 @@ def scaled(task: ShardingTask, factor: float) -> ShardingTask:
 
 
 def halving(problem: Problem) -> list[ShardingTask]:
-    return [scaled(problem.task, factor) for factor in (4.0, 0.5)]
+    return [scaled(problem.task, factor) for factor in (0.5, 4.0)]
 
 
 def none(problem: Problem) -> list[ShardingTask]:  # noqa: ARG001
