@@ -226,7 +226,9 @@ def cluster():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")]))
         parts = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}  # no test needs them
-        running = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, **parts})
+        # Ray starts workers ahead and ends idle ones after a second, but each takes seconds of a core to start.
+        kept = {"prestart_worker_first_driver": False, "kill_idle_workers_interval_ms": 0}
+        running = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "_system_config": kept, **parts})
         yield running
         ray.shutdown()
         running.shutdown()

@@ -1,4 +1,4 @@
-"""`workers.map_items` and compute campaigns, with workers on a Ray cluster."""
+"""Items that a pool hands out, and compute campaigns, with workers on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.measurement import ComputeCampaign
 from neuroshard_pipeline.measurement.compute_bench import set_up_worker
 from neuroshard_pipeline.measurement.hardware import fingerprint
-from neuroshard_pipeline.workers import map_items
+from neuroshard_pipeline.workers import Item, Pool, single_workers
+from neuroshard_pipeline.workers.mapping import _set_up
 
 pytestmark = pytest.mark.waits
 
@@ -29,28 +30,29 @@ def on_cluster(compute_params, cluster):
 
 
 def test_items_that_raise_or_kill_their_worker_are_errors_and_an_error_of_the_project_ends_the_map(cluster):
-    """One worker, because a worker takes seconds to import its modules; the death of a host is tested with two."""
-    outcomes = map_items(
-        fail_as_told, ["", "raise", "die", "", "refuse"], params_for("ray", cluster.address, workers=1)
-    )
-    fine, raised, died, after = (next(outcomes) for _ in range(4))
-    assert (fine.value, after.value) == ("done", "done")
-    assert raised.error == "ZeroDivisionError: as told"
-    assert "died" in died.error
-    with pytest.raises(MeasurementError, match="no such device"):
-        next(outcomes)
+    """One worker, and one attempt per item, because every start of a worker takes seconds of a core."""
+    params = params_for("ray", cluster.address, workers=1)
+    items = [Item(told) for told in ("", "raise", "die", "", "refuse")]
+    with Pool(lambda: {0: single_workers(params, _set_up, lambda _: (fail_as_told, None))}, params.timeout_s) as pool:
+        outcomes = pool.run(items, attempts=1)
+        fine, raised, died, after = (next(outcomes) for _ in range(4))
+        assert fine.value == after.value == [("done", None)]
+        assert raised.value == [(None, "ZeroDivisionError: as told")]
+        assert "the worker died" in died.error
+        with pytest.raises(MeasurementError, match="no such device"):
+            next(outcomes)
 
 
 @pytest.mark.slow
 def test_a_campaign_survives_the_death_of_a_host(on_cluster, compute_params, compute_samples, cluster):
     cluster.add_node(num_cpus=1, include_log_monitor=False)
-    samples = compute_samples(30)
-    params = on_cluster(visits=4, chunk_samples=3)
+    samples = compute_samples(12)
+    params = on_cluster(chunk_samples=3)
     campaign = ComputeCampaign(params, SEED).run(samples, {})
     records = dict([next(campaign), next(campaign)])
     cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)  # SIGKILL for all its processes
     records |= dict(campaign)
-    local = dict(ComputeCampaign(compute_params(visits=4, chunk_samples=3), SEED).run(samples, {}))
+    local = dict(ComputeCampaign(compute_params(chunk_samples=3), SEED).run(samples, {}))
     # The names of the two campaigns depend on the number of workers, but both measure the same samples in each record.
     content, local_content = (
         {key.partition("/")[2]: frame[CONTENT].to_numpy().tolist() for key, frame in of.items()}
@@ -59,7 +61,7 @@ def test_a_campaign_survives_the_death_of_a_host(on_cluster, compute_params, com
     assert content == local_content
     costs = ComputeCampaign(params, SEED).costs(records, samples)
     assert costs["error"].isna().all()
-    assert (costs["repeats"] == 4).all()
+    assert (costs["repeats"] == 2).all()
     assert list(ComputeCampaign(params, SEED).run(samples, records)) == []
 
 
