@@ -59,6 +59,9 @@ _INLIER = 0.1  # relative errors above this count linearly
 _PREPARATION = "preparation"
 
 
+_Known = tuple[PublishedLookup, LookupWork]
+
+
 class _Target(NamedTuple):
     row: int
     part: str
@@ -97,27 +100,35 @@ def fit_kernels(rows: Sequence[PublishedLookup], devices: Mapping[str, DevicePar
     Raises:
         MeasurementError: no row is trusted.
     """
-    trusted = [row for row in rows if trust_of(row.source) > 0]
-    if not trusted:
+    return _fit(_trusted_work(rows, devices), devices)
+
+
+def _fit(known: Sequence[_Known], devices: Mapping[str, DeviceParams]) -> KernelParams:
+    if not known:
         raise MeasurementError("no published lookup of a trusted source to fit to; see fit_device.TRUSTED")
-    targets, names = _targets(trusted), list(BOUNDS)
+    targets, names = _targets([row for row, _ in known]), list(BOUNDS)
     published, weights = (np.array([getattr(each, of) for each in targets]) for of in ("published_us", "weight"))
+    rows_of: dict[str, list[int]] = {}  # known rows by GPU
+    for at, (row, _) in enumerate(known):
+        rows_of.setdefault(row.preset, []).append(at)
+    works = {preset: _stacked([known[at][1] for at in rows]) for preset, rows in rows_of.items()}
+    place_of = {at: place for rows in rows_of.values() for place, at in enumerate(rows)}
+    row_places = np.array([place_of[target.row] for target in targets])
     groups: dict[tuple[str, str], list[int]] = {}  # targets by GPU and part
     for place, target in enumerate(targets):
-        groups.setdefault((trusted[target.row].preset, target.part), []).append(place)
-    works = {
-        group: _stacked([_work(trusted[targets[place].row], devices) for place in places])
-        for group, places in groups.items()
-    }
+        groups.setdefault((known[target.row][0].preset, target.part), []).append(place)
     low, high = (np.log([BOUNDS[name][side] for name in names]) for side in (0, 1))
     middle = (low + high) / 2
 
     def residuals(logarithms: FloatArray) -> FloatArray:
         kernels = KernelParams(**dict(zip(names, np.exp(logarithms).tolist(), strict=True)))
+        times = {
+            preset: ModelledDevice(device=devices[preset], kernels=kernels).time_of_work(work)
+            for preset, work in works.items()
+        }
         predicted = np.empty(len(targets))
         for (preset, part), places in groups.items():
-            time = ModelledDevice(device=devices[preset], kernels=kernels).time_of_work(works[preset, part])
-            predicted[places] = _target_us(time, part)
+            predicted[places] = _target_us(times[preset], part)[row_places[places]]
         errors = weights * np.log(predicted / published)
         return np.concatenate([errors, _RANGE_WEIGHT * (logarithms - middle) / (high - low)])
 
@@ -143,15 +154,18 @@ def fits_without_sources(
     """
     group_of: Callable[[str], str] = repository_of if by_repository else str
     sources = dict.fromkeys(row.source for row in rows)
-    everything = fit_kernels(rows, devices)
+    known = _trusted_work(rows, devices)
+    everything = _fit(known, devices)
     fits = {}
-    for group in {group_of(source) for source in sources if trust_of(source) > 0}:
-        fits[group] = fit_kernels([row for row in rows if group_of(row.source) != group], devices)
+    for group in {group_of(row.source) for row, _ in known}:
+        fits[group] = _fit([each for each in known if group_of(each[0].source) != group], devices)
     return {source: fits.get(group_of(source), everything) for source in sources}
 
 
-def _work(row: PublishedLookup, devices: Mapping[str, DeviceParams]) -> LookupWork:
-    return lookup_work(row.lookup, devices[row.preset].l2_mib * 2**20)
+def _trusted_work(rows: Sequence[PublishedLookup], devices: Mapping[str, DeviceParams]) -> list[_Known]:
+    """The trusted rows and their work."""
+    trusted = [row for row in rows if trust_of(row.source) > 0]
+    return [(row, lookup_work(row.lookup, devices[row.preset].l2_mib * 2**20)) for row in trusted]
 
 
 def _stacked(works: Sequence[LookupWork]) -> LookupWork:

@@ -7,6 +7,7 @@ A blank cell means that the publication does not state the value. The reader the
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -183,6 +184,7 @@ def _zipf_rows(rows: int, ids: int, exponent: float) -> FloatArray:
     return np.asarray(expected_rows(*zipf_buckets(max(rows, 1), near_one), max(ids, 1)))
 
 
+@cache
 def _exponent_of(rows: int, ids: int, unique_rows: float) -> float:
     """The exponent from 0 to 3 with which `ids` draws give `unique_rows` distinct rows, or come closest to that."""
 
