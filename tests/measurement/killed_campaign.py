@@ -45,7 +45,7 @@ PARAMS = ComputeMeasureParams(
     timeout_s=60.0,
 )
 SAMPLES = [
-    ComputeSample(f"compute-{index:06d}", 8, (whole(Table(f"t{index}", 50 + index, 4, 1.5)),)) for index in range(30)
+    ComputeSample(f"compute-{index:06d}", 8, (whole(Table(f"t{index}", 50 + index, 4, 1.5)),)) for index in range(18)
 ]
 
 

@@ -28,7 +28,7 @@ from neuroshard_pipeline.tables.samples import REDUCTIONS, CommSample, ComputeSa
 from neuroshard_pipeline.tables.table import Table, whole
 
 SEED = 5
-KILLS = 6
+KILLS = 4
 
 
 def test_every_sample_has_compute_costs_and_the_noise_floor_is_known(compute_params, compute_samples):

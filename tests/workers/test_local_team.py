@@ -79,20 +79,23 @@ def test_teams_that_start_in_several_threads_leave_the_main_module_as_it_is(clas
 
 
 @pytest.mark.slow
-def test_a_script_without_a_guard_may_use_forked_and_spawned_workers(tmp_path):
+def test_a_script_without_a_guard_may_use_forked_and_spawned_workers_and_ends_without_warnings(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
-        "from neuroshard_pipeline.workers import LocalTeam\n"
-        "from workers.item_functions import calculator\n"
+        "from neuroshard_pipeline.workers import LocalTeam, WorkerParams, map_items\n"
+        "from workers.item_functions import calculator, with_progress_bar\n"
         "print('script runs')\n"
         "print(LocalTeam(1, calculator, lambda: (10,)).ask('job', 60.0)[0][0])\n"
+        "params = WorkerParams(engine='local', address=None, workers=1, timeout_s=60)\n"
+        "print([outcome.value for outcome in map_items(with_progress_bar, [1, 2], params)])\n"
         "print([value for value, _ in LocalTeam(1, calculator, lambda: (10,), spawn=True).ask('job', 60.0)])\n"
     )
     path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
     done = subprocess.run(
         [sys.executable, script], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
     )
-    assert done.stdout.split("\n") == ["script runs", "10", "[10]", ""], done.stderr
+    assert done.stdout.split("\n") == ["script runs", "10", "[1, 2]", "[10]", ""], done.stderr
+    assert done.stderr == ""
 
 
 def test_a_setup_that_fails_is_not_tried_again():

@@ -7,7 +7,6 @@ from itertools import count, islice
 from operator import attrgetter
 
 import pytest
-from conftest import ROOT
 
 from neuroshard_pipeline import workers
 from neuroshard_pipeline.errors import ExecutionError, MeasurementError
@@ -93,25 +92,6 @@ def test_a_worker_that_hangs_is_replaced():
 def test_a_single_worker_is_a_process_of_its_own():
     (outcome,) = map_items(process_id, [0], params_for("local", workers=1))
     assert outcome.value != os.getpid()
-
-
-def test_a_program_whose_workers_show_progress_bars_ends_without_warnings():
-    program = (
-        "from workers.item_functions import with_progress_bar\n"
-        "from neuroshard_pipeline.workers import WorkerParams, map_items\n"
-        "params = WorkerParams(engine='local', address=None, workers=1, timeout_s=60)\n"
-        "print([outcome.value for outcome in map_items(with_progress_bar, [1, 2], params)])\n"
-    )
-    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONPATH": paths},
-    )
-    assert done.stdout == "[1, 2]\n"
-    assert done.stderr == ""
 
 
 def test_workers_that_search_need_no_torch():
