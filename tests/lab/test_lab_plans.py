@@ -1,14 +1,18 @@
-"""The module lab_plans of the benchmarks computes the cost of a plan as `lab.step`; no cost is below `lab_bounds`.
+"""The module lab_plans of the benchmarks computes the cost of a plan as `lab.step`.
+
+No cost is below the bounds of `lab_bounds` and `lab_branching`.
 
 These tests run the functions of lab_plans as Python, without compiling them.
 """
 
 import itertools
+from functools import cache
 
 import numpy as np
 import pytest
 from lab.plans_in_python import DEVICE, NETWORK, anneal, decoded, encoded, evaluate, job_of, machine_of
 from lab_bounds import LabBound
+from lab_branching import Branching
 from lab_terms import terms_of
 from search.settings import WEIGHTS_AND_OPTIMIZER
 from search.small_step import step_models
@@ -20,6 +24,7 @@ from neuroshard_pipeline.search.plan import Placement, Plan
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.tables.task import ShardingTask
 
+ROUNDING = 1 + 1e-6
 SHAPES = [(1, 2, 2), (3, 2, 2), (2, 2, 1), (1, 4, 2), (2, 4, 2)]
 
 
@@ -39,18 +44,36 @@ def lab_ms(problem, placement):
     return step_cost_ms(problem.task, placement.shards, placement.ranks, DEVICE, NETWORK).step_ms
 
 
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("shape", SHAPES)
-def test_the_cost_of_lab_plans_is_the_lab_s_and_no_plan_is_cheaper_than_the_bound(seed, shape):
+@cache
+def priced_plans(seed, *shape):
     problem = drawn_problem(seed, *shape)
     terms, machine = terms_of(problem, DEVICE), machine_of(job_of(problem.task))
     plans = list(all_plans(problem))
-    costs = [evaluate(*encoded(plan, problem.task), terms, machine)[0] for plan in plans]
+    return problem, terms, plans, [evaluate(*encoded(plan, problem.task), terms, machine)[0] for plan in plans]
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_cost_of_lab_plans_is_the_lab_s_and_no_plan_is_cheaper_than_the_bound(seed, shape):
+    problem, terms, plans, costs = priced_plans(seed, *shape)
     some = np.random.default_rng(seed).choice(len(plans), min(len(plans), 5), replace=False)
     for number in {*some.tolist(), int(np.argmin(costs))}:
         assert costs[number] == pytest.approx(lab_ms(problem, plans[number]), rel=1e-9)
     bound = LabBound(terms, job_of(problem.task)).step_ms(min(costs))
     assert 0.5 * min(costs) < bound <= min(costs) * (1 + 1e-9)
+
+
+def branching_of(problem, terms):
+    job = job_of(problem.task)
+    return Branching(terms, machine_of(job), job.network)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("shape", SHAPES[2:])
+def test_no_plan_of_a_tiny_task_on_two_hosts_is_cheaper_than_the_bound_of_branching(seed, shape):
+    problem, terms, _, costs = priced_plans(seed, *shape)
+    found = branching_of(problem, terms).least(seconds=60.0)
+    assert 0.7e3 * min(costs) < found.least_us <= 1e3 * min(costs) * ROUNDING
 
 
 @pytest.mark.parametrize("seed", range(6))
