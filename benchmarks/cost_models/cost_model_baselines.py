@@ -20,6 +20,7 @@ from neuroshard_pipeline.tables.samples import ComputeSample
 FloatArray = NDArray[np.float64]
 
 BASELINES: tuple[str, ...] = ("gradient_boosting", "non_negative_linear")
+TREES = 400
 
 
 def summed_features(samples: Sequence[ComputeSample]) -> tuple[FloatArray, FloatArray]:
@@ -56,7 +57,7 @@ def fit_predict_baseline(
 
 def _boosted(known: Any, cost: FloatArray, asked: Any, seed: int) -> FloatArray:
     trees = GradientBoostingRegressor(
-        n_estimators=400,
+        n_estimators=TREES,
         learning_rate=0.05,
         max_depth=4,
         subsample=0.7,

@@ -1,5 +1,6 @@
 """The models that benchmarks/cost_models/bench_cost_models.py compares with this project's."""
 
+import cost_model_baselines
 import numpy as np
 import pytest
 from cost_model_baselines import BASELINES, fit_predict_baseline
@@ -33,7 +34,8 @@ def paper_comm(comm_training, comm_params) -> PaperCommModel:
 
 
 @pytest.mark.parametrize("name", BASELINES)
-def test_baselines_learn_the_machine_roughly(name, compute_training):
+def test_baselines_learn_the_machine_roughly(name, compute_training, monkeypatch):
+    monkeypatch.setattr(cost_model_baselines, "TREES", 120)
     training, test = compute_training.take(range(200)), compute_training.take(range(200, 250))
     predicted = fit_predict_baseline(name, training.samples, training.costs_ms, test.samples, seed=0)
     assert predicted.shape == test.costs_ms.shape
