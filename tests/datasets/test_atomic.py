@@ -2,14 +2,13 @@
 
 import json
 import signal
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
+import warm
 from kedro.io import DatasetError, Version
 
 from neuroshard_pipeline.datasets import (
@@ -57,8 +56,8 @@ def test_a_failed_save_leaves_the_older_version_as_the_newest(tmp_path):
 def test_a_save_killed_halfway_leaves_the_older_version_as_the_newest(tmp_path):
     path = tmp_path / "a.json"
     AtomicJSONDataset(filepath=str(path), version=Version(None, "2026-01-01")).save({"good": 1})
-    script = textwrap.dedent(
-        f"""
+    script = tmp_path / "script.py"
+    program = f"""
         import os, signal
         from kedro.io import Version
         from neuroshard_pipeline.datasets import AtomicJSONDataset
@@ -70,8 +69,8 @@ def test_a_save_killed_halfway_leaves_the_older_version_as_the_newest(tmp_path):
 
         AtomicJSONDataset(filepath={str(path)!r}, version=Version(None, "2026-01-02")).save(Killer(a=1))
         """
-    )
-    killed = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    script.write_text(textwrap.dedent(program))
+    killed = warm.run(script)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert AtomicJSONDataset(filepath=str(path), version=Version(None, None)).load() == {"good": 1}
     assert json.loads(Path(path, "2026-01-01", "a.json").read_text()) == {"good": 1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 
@@ -19,6 +20,13 @@ from neuroshard_pipeline.measurement import lookup_bench
 
 SCRIPT = ROOT / "benchmarks/gpu/gpu_check.py"
 SMALL = ["--arena-gib", "0.02", "--batch-size", "64", "--row-scale", "4096", "--copy-mib", "1"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _frozen() -> None:
+    """Exempt what exists from the searches for garbage, which follow every check and would take longer than checks."""
+    gc.collect()
+    gc.freeze()
 
 
 def checked(monkeypatch, *arguments):

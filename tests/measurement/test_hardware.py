@@ -6,7 +6,7 @@ import logging
 import pytest
 import warm
 
-from neuroshard_pipeline.measurement import CampaignSummary, campaign
+from neuroshard_pipeline.measurement import CampaignSummary, campaign, hardware
 from neuroshard_pipeline.measurement.hardware import (
     cache_too_large,
     describe_hardware,
@@ -17,7 +17,8 @@ from neuroshard_pipeline.measurement.hardware import (
 EARLIER, DATE = "2026-11-20T11:00:00+00:00", "2026-11-20T12:00:00+00:00"
 
 
-def test_the_description_of_machine_and_campaigns_is_json(compute_params, comm_params):
+def test_the_description_of_machine_and_campaigns_is_json(compute_params, comm_params, monkeypatch):
+    monkeypatch.setattr(hardware, "_COPIED_BYTES", 2**24)
     floor = {"samples": 3, "total": {"median": 0.01, "p90": 0.03}}
     compute, comm = CampaignSummary(DATE, floor, 0.02), CampaignSummary(EARLIER, floor, 0.5)
     across_hosts = comm_params(local_world_size=2, torchrun_endpoint="first:29400")

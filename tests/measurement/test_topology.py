@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.lab.network import NetworkParams, collective_us
 from neuroshard_pipeline.lab.network_presets import network_preset
-from neuroshard_pipeline.measurement import CommCampaign, describe_hardware
+from neuroshard_pipeline.measurement import CommCampaign, describe_hardware, hardware
 from neuroshard_pipeline.measurement.comm_bench import forward_splits
 from neuroshard_pipeline.measurement.topology import TopologyParams, topology_costs
 from neuroshard_pipeline.tables.samples import REDUCTIONS, CommSample, ReductionSample
@@ -89,7 +89,10 @@ def test_it_plugs_into_a_campaign_of_any_world_sizes(comm_params, comm_samples):
     assert list(CommCampaign(params, SEED, TOPOLOGY).measure([])) == list(frame)
 
 
-def test_modelled_costs_are_called_modelled_and_have_no_noise_floor(compute_params, comm_params, comm_samples):
+def test_modelled_costs_are_called_modelled_and_have_no_noise_floor(
+    compute_params, comm_params, comm_samples, monkeypatch
+):
+    monkeypatch.setattr(hardware, "_COPIED_BYTES", 2**24)
     params = comm_params(backend="topology")
     summary = CommCampaign(params, SEED).summary({}, comm_samples(3))
     date, floor, _ = summary

@@ -95,7 +95,7 @@ def run_collectives(data_root, **params):
 @pytest.mark.slow
 def test_a_kedro_run_measures_across_hosts_and_a_finished_campaign_needs_no_torchrun(tmp_path, agents):
     world_sizes = {"world_sizes": [2, 4]}
-    augment = {"comm_samples": world_sizes | {"num_samples": 8}, "reduction_samples": world_sizes}
+    augment = {"comm_samples": world_sizes | {"num_samples": 4}, "reduction_samples": world_sizes | {"num_sizes": 3}}
     run_collectives(tmp_path, augment=augment, local_world_size=2, torchrun_endpoint=agents)
     shards = {path: path.stat().st_mtime_ns for path in (tmp_path / "04_feature/comm_shards").rglob("*.parquet")}
     assert {path.name.split("-")[0] for path in shards} == {"w2", "w4"}
@@ -104,21 +104,19 @@ def test_a_kedro_run_measures_across_hosts_and_a_finished_campaign_needs_no_torc
     assert again == shards
     costs = pd.read_parquet(max((tmp_path / "04_feature/comm_costs.parquet").glob("*/*.parquet")))
     assert costs["error"].isna().all()
-    assert costs.groupby("sample_id").size().value_counts().to_dict() == {2: 4, 4: 4}
+    assert costs.groupby("sample_id").size().value_counts().to_dict() == {2: 2, 4: 2}
     reductions = pd.read_parquet(max((tmp_path / "04_feature/reduction_costs.parquet").glob("*/*.parquet")))
     assert reductions["error"].isna().all()
     assert any("4-ranks-2-hosts" in sample_id for sample_id in reductions["sample_id"])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fate", FATES)
-def test_a_sample_that_kills_or_blocks_a_rank_becomes_error_rows_and_the_rest_is_measured(
-    agents, records_of_fates, fate
-):
+def test_a_sample_that_kills_or_blocks_a_rank_becomes_error_rows_and_the_rest_is_measured(agents, records_of_fates):
     rows = pd.concat(records_of_fates.values())
     assert set(rows.loc[rows["error"].notna(), "sample_id"]) == set(FATES)
     assert set(rows["sample_id"]) == {sample.sample_id for sample in across(3)} | set(FATES)
-    assert "did not finish within 10 s" in rows.loc[rows["sample_id"] == fate, "error"].iloc[0]
+    for fate in FATES:
+        assert "did not finish within 10 s" in rows.loc[rows["sample_id"] == fate, "error"].iloc[0]
     succeeded = rows[rows["error"].isna()]
     assert (succeeded["forward_ms"] > 0).all()
     assert succeeded["backward_ms"].notna().all()
