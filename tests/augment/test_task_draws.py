@@ -37,7 +37,7 @@ def test_tight_tasks_have_a_table_that_fits_no_rank_and_all_others_fit_their_mem
 
 
 def test_tight_tasks_of_many_tables_that_all_fit_a_rank_are_refused(pool):
-    many = {"min_tables_per_4_ranks": 60, "max_tables_per_4_ranks": 60, "tight_share": 1.0, "memory_fill": 0.01}
+    many = {"min_tables_per_4_ranks": 16, "max_tables_per_4_ranks": 16, "tight_share": 1.0, "memory_fill": 0.001}
     with pytest.raises(TaskError, match="exceeds the memory of a rank; ask for fewer tables, or raise memory_fill"):
         sharding_tasks(pool, ShardingTaskParams(**{**TASKS, "tasks_per_world_size": (1, 1), **many}))
 
@@ -49,7 +49,8 @@ def test_without_numbers_of_ranks_tasks_have_as_many_as_run_side_by_side():
 
 
 def test_tasks_lie_on_hosts_of_the_given_size_unless_one_host_holds_them(pool):
-    frame = sharding_tasks(pool, ShardingTaskParams(**{**TASKS, "local_world_size": 4}))
+    few = {"tasks_per_world_size": (2, 2), "local_world_size": 4}
+    frame = sharding_tasks(pool, ShardingTaskParams(**{**TASKS, **few}))
     assert {(task.world_size, task.local_world_size) for task in tasks_from_frame(frame)} == {(4, None), (8, 4)}
 
 
@@ -97,8 +98,9 @@ def test_memory_too_small_for_the_pool_is_refused(pool):
 
 
 def test_the_number_of_redraws_is_limited(pool):
+    few = {"min_tables_per_4_ranks": 1, "max_tables_per_4_ranks": 2, "memory_fill": 1e-7}
     with pytest.raises(TaskError, match="1000 random draws"):
-        sharding_tasks(pool, ShardingTaskParams(**{**TASKS, "memory_fill": 0.0001}))
+        sharding_tasks(pool, ShardingTaskParams(**{**TASKS, **few}))
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,7 @@ def through_a_file(frame):
     return pd.read_parquet(buffer)
 
 
+@settings(max_examples=15)
 @given(st.lists(tables(), max_size=6))
 def test_tables_are_restored(given_tables):
     frame = through_a_file(tables_to_frame(given_tables))
@@ -82,7 +83,7 @@ def tasks(draw):
     )  # fmt: skip
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(st.lists(tasks(), max_size=3, unique_by=lambda task: task.task_id))
 def test_tasks_are_restored_with_default_profiles(given_tasks):
     frame = tasks_to_frame(given_tasks)

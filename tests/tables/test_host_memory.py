@@ -45,11 +45,10 @@ def misses_of_lru(popularity, slots, rng, warm_up=60, measured=15):
     held, used_at = np.full((num_sets, SLOTS_PER_SET), -1), np.zeros((num_sets, SLOTS_PER_SET), dtype=int)
     set_of, misses = rng.integers(num_sets, size=ROWS), []
     for time in range(1, warm_up + measured + 1):
-        missing = []
-        for row in np.unique(rng.choice(ROWS, IDS, p=popularity)):
-            place = np.flatnonzero(held[set_of[row]] == row)
-            used_at[set_of[row], place] = time
-            missing += [] if len(place) else [row]
+        rows = np.unique(rng.choice(ROWS, IDS, p=popularity))
+        at, places = np.nonzero(held[set_of[rows]] == rows[:, None])
+        used_at[set_of[rows[at]], places] = time
+        missing = np.delete(rows, at)
         for row in missing:
             place = used_at[set_of[row]].argmin()
             if used_at[set_of[row], place] < time:

@@ -52,7 +52,7 @@ def rows_and_ids(draw):
     return rows, draw(st.integers(lowest, highest))
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(tables(), st.integers(1, 300), st.integers(0, 2**40))
 def test_any_table_gets_valid_ids(table, batch_size, seed):
     ids = draw_ids(table, batch_size, seed)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -30,6 +31,12 @@ def profiled(ids, num_embeddings):
     return Table("t", num_embeddings, 8, len(ids) / BATCH, float(unique), tuple(reuse.tolist()), pooling="none")
 
 
+@cache
+def two_draws(num_embeddings, exponent, count):
+    rng = np.random.default_rng(0)
+    return [zipf_ids(num_embeddings, exponent, count, rng) for _ in range(2)]
+
+
 def zipf_ids(num_embeddings, exponent, count, rng):
     """Independent ids; the popularity of row k is proportional to (k + 1)**-exponent."""
     popularity = np.arange(1, num_embeddings + 1.0) ** -exponent
@@ -51,8 +58,7 @@ def assert_concave(curve, num_embeddings):
      (20_000, 0.0, 200_000), (100_000, 0.0, 200_000), (1000, 1.1, 50_000), (1_000_000, 0.9, 20_000)],
 )  # fmt: skip
 def test_a_curve_promises_no_more_than_later_ids_give(num_embeddings, exponent, count, source):
-    rng = np.random.default_rng(0)
-    first, later = (zipf_ids(num_embeddings, exponent, count, rng) for _ in range(2))
+    first, later = two_draws(num_embeddings, exponent, count)
     counts = id_counts([first], num_embeddings)
     curve = curve_of_counts(counts) if source == "counts" else curve_of_profile(profiled(first, num_embeddings), BATCH)
     assert_concave(curve, num_embeddings)
