@@ -89,10 +89,11 @@ def _merge_and_resolve(self: OmegaConfigLoader, key: str, config_per_file: dict[
             self.runtime_params = {name: given[name] for name in names if name in given}
             case = (self.conf_source, self.env, key, path, pickle.dumps(self.runtime_params), path or pickle.dumps(new))
             if case not in _resolved:
+                self._runtime_params_oc = None  # Kedro's copy of the runtime parameters, for interpolations
                 _resolved[case] = pickle.dumps(_resolve(self, key, {path: _changeable(config)}))
             resolved |= pickle.loads(_resolved[case])
     finally:
-        self.runtime_params = given
+        self.runtime_params, self._runtime_params_oc = given, None
     return {name: value for name, value in resolved.items() if name in sections or name in new}
 
 
