@@ -1,0 +1,26 @@
+"""The tests read configuration through caches (tests/conftest.py), which must find what Kedro finds without them."""
+
+import conftest
+from kedro.config import OmegaConfigLoader
+from omegaconf import OmegaConf
+
+RUNTIME_PARAMS = [
+    {"data_root": "/first", "local_world_size": 2, "torchrun_endpoint": "first:1", "plan": {"task": {"world_size": 4}}},
+    {"data_root": "/second", "local_world_size": 2, "torchrun_endpoint": "second:2", "unknown": 1},
+]
+
+
+def found(runtime_params: dict) -> dict:
+    loader = OmegaConfigLoader(
+        str(conftest.ROOT / "conf"), env="test", base_env="base", default_run_env="local", runtime_params=runtime_params
+    )
+    return {name: loader[name] for name in ("globals", "parameters", "catalog")}
+
+
+def test_cached_configuration_is_that_of_kedro_for_changing_runtime_parameters(monkeypatch):
+    cached = [found(params) for params in RUNTIME_PARAMS]
+    monkeypatch.setattr(OmegaConfigLoader, "_merge_and_resolve", conftest._resolve)
+    monkeypatch.setattr(OmegaConfigLoader, "_soft_merge", staticmethod(conftest._merge))
+    monkeypatch.setattr(OmegaConf, "load", staticmethod(conftest._load))
+    assert cached == [found(params) for params in RUNTIME_PARAMS]
+    assert cached[1]["catalog"]["plan.plan"]["filepath"].startswith("/second/")
