@@ -1,4 +1,4 @@
-"""Items that a pool hands out, and compute campaigns, with workers on a Ray cluster."""
+"""`workers.map_items` and compute campaigns, with workers on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from neuroshard_pipeline.errors import MeasurementError
 from neuroshard_pipeline.measurement import ComputeCampaign
 from neuroshard_pipeline.measurement.compute_bench import set_up_worker
 from neuroshard_pipeline.measurement.hardware import fingerprint
-from neuroshard_pipeline.workers import Item, Pool, single_workers
-from neuroshard_pipeline.workers.mapping import _set_up
+from neuroshard_pipeline.workers import map_items
 
 pytestmark = pytest.mark.waits
 
@@ -30,17 +29,16 @@ def on_cluster(compute_params, cluster):
 
 
 def test_items_that_raise_or_kill_their_worker_are_errors_and_an_error_of_the_project_ends_the_map(cluster):
-    """One worker, and one attempt per item, because every start of a worker takes seconds of a core."""
-    params = params_for("ray", cluster.address, workers=1)
-    items = [Item(told) for told in ("", "raise", "die", "", "refuse")]
-    with Pool(lambda: {0: single_workers(params, _set_up, lambda _: (fail_as_told, None))}, params.timeout_s) as pool:
-        outcomes = pool.run(items, attempts=1)
-        fine, raised, died, after = (next(outcomes) for _ in range(4))
-        assert fine.value == after.value == [("done", None)]
-        assert raised.value == [(None, "ZeroDivisionError: as told")]
-        assert "the worker died" in died.error
-        with pytest.raises(MeasurementError, match="no such device"):
-            next(outcomes)
+    """One worker, because a worker takes seconds to import its modules; the death of a host is tested with two."""
+    outcomes = map_items(
+        fail_as_told, ["", "raise", "die", "", "refuse"], params_for("ray", cluster.address, workers=1)
+    )
+    fine, raised, died, after = (next(outcomes) for _ in range(4))
+    assert (fine.value, after.value) == ("done", "done")
+    assert raised.error == "ZeroDivisionError: as told"
+    assert "died" in died.error
+    with pytest.raises(MeasurementError, match="no such device"):
+        next(outcomes)
 
 
 @pytest.mark.slow
