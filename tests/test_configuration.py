@@ -1,6 +1,7 @@
-"""The tests read configuration through caches (tests/conftest.py), which must find what Kedro finds without them."""
+"""Tests read configuration through caches (tests/kedro_caches.py), which must find what Kedro finds without them."""
 
-import conftest
+import kedro_caches
+from conftest import ROOT
 from kedro.config import OmegaConfigLoader
 from omegaconf import OmegaConf
 
@@ -12,15 +13,15 @@ RUNTIME_PARAMS = [
 
 def found(runtime_params: dict) -> dict:
     loader = OmegaConfigLoader(
-        str(conftest.ROOT / "conf"), env="test", base_env="base", default_run_env="local", runtime_params=runtime_params
+        str(ROOT / "conf"), env="test", base_env="base", default_run_env="local", runtime_params=runtime_params
     )
     return {name: loader[name] for name in ("globals", "parameters", "catalog")}
 
 
 def test_cached_configuration_is_that_of_kedro_for_changing_runtime_parameters(monkeypatch):
     cached = [found(params) for params in RUNTIME_PARAMS]
-    monkeypatch.setattr(OmegaConfigLoader, "_merge_and_resolve", conftest._resolve)
-    monkeypatch.setattr(OmegaConfigLoader, "_soft_merge", staticmethod(conftest._merge))
-    monkeypatch.setattr(OmegaConf, "load", staticmethod(conftest._load))
+    monkeypatch.setattr(OmegaConfigLoader, "_merge_and_resolve", kedro_caches._resolve)
+    monkeypatch.setattr(OmegaConfigLoader, "_soft_merge", staticmethod(kedro_caches._merge))
+    monkeypatch.setattr(OmegaConf, "load", staticmethod(kedro_caches._load))
     assert cached == [found(params) for params in RUNTIME_PARAMS]
     assert cached[1]["catalog"]["plan.plan"]["filepath"].startswith("/second/")
