@@ -126,21 +126,23 @@ def tasks_to_frame(tasks: Sequence[ShardingTask]) -> pd.DataFrame:
     """
     if not tasks:
         return pd.DataFrame(columns=list(TASK_COLUMNS))
-    frame = pd.concat([_task_frame(task) for task in tasks], ignore_index=True)
+    for task in tasks:
+        _require_columns_for(task)
+    frame = _full_frame([with_profile(table, task.batch_size) for task in tasks for table in task.tables])
+    owners = [task for task in tasks for _ in task.tables]
+    values = [(of.task_id, of.world_size, of.batch_size, of.memory_limits[0]) for of in owners]
+    for place, (column, of_rows) in enumerate(zip(TASK_ONLY_COLUMNS, zip(*values, strict=True), strict=True)):
+        frame.insert(place, column, of_rows)
+    frame = frame.assign(**{column: [getattr(task, column) for task in owners] for column in TASK_DEFAULTS})
+    frame = frame.astype({name: "Int64" for name, value in TASK_DEFAULTS.items() if value is None})
     return _without_defaults(frame, {**_OPTIONAL, **TASK_DEFAULTS})
 
 
-def _task_frame(task: ShardingTask) -> pd.DataFrame:
+def _require_columns_for(task: ShardingTask) -> None:
     if len(set(task.memory_limits)) > 1:
         raise TaskError(f"{task.task_id}: a frame of tasks has one memory_bytes for all ranks, not {task.memory_bytes}")
     if task.constraints:
         raise TaskError(f"{task.task_id}: a frame of tasks has no columns for constraints; plan this task by itself")
-    frame = _full_frame([with_profile(table, task.batch_size) for table in task.tables])
-    values: tuple[Any, ...] = (task.task_id, task.world_size, task.batch_size, task.memory_limits[0])
-    for place, (column, value) in enumerate(zip(TASK_ONLY_COLUMNS, values, strict=True)):
-        frame.insert(place, column, value)
-    optional = {column: getattr(task, column) for column in TASK_DEFAULTS}
-    return frame.assign(**optional).astype({name: "Int64" for name, value in TASK_DEFAULTS.items() if value is None})
 
 
 def tasks_from_frame(frame: pd.DataFrame) -> list[ShardingTask]:
