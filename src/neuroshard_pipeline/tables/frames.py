@@ -127,7 +127,11 @@ def tasks_to_frame(tasks: Sequence[ShardingTask]) -> pd.DataFrame:
     if not tasks:
         return pd.DataFrame(columns=list(TASK_COLUMNS))
     for task in tasks:
-        _require_columns_for(task)
+        if len(set(task.memory_limits)) > 1:
+            limits = f"one memory_bytes for all ranks, not {task.memory_bytes}"
+            raise TaskError(f"{task.task_id}: a frame of tasks has {limits}")
+        if task.constraints:
+            raise TaskError(f"{task.task_id}: a frame of tasks has no columns for constraints; plan this task by itself")
     frame = _full_frame([with_profile(table, task.batch_size) for task in tasks for table in task.tables])
     owners = [task for task in tasks for _ in task.tables]
     values = [(of.task_id, of.world_size, of.batch_size, of.memory_limits[0]) for of in owners]
@@ -136,13 +140,6 @@ def tasks_to_frame(tasks: Sequence[ShardingTask]) -> pd.DataFrame:
     frame = frame.assign(**{column: [getattr(task, column) for task in owners] for column in TASK_DEFAULTS})
     frame = frame.astype({name: "Int64" for name, value in TASK_DEFAULTS.items() if value is None})
     return _without_defaults(frame, {**_OPTIONAL, **TASK_DEFAULTS})
-
-
-def _require_columns_for(task: ShardingTask) -> None:
-    if len(set(task.memory_limits)) > 1:
-        raise TaskError(f"{task.task_id}: a frame of tasks has one memory_bytes for all ranks, not {task.memory_bytes}")
-    if task.constraints:
-        raise TaskError(f"{task.task_id}: a frame of tasks has no columns for constraints; plan this task by itself")
 
 
 def tasks_from_frame(frame: pd.DataFrame) -> list[ShardingTask]:
