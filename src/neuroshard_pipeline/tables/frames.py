@@ -128,10 +128,9 @@ def tasks_to_frame(tasks: Sequence[ShardingTask]) -> pd.DataFrame:
         return pd.DataFrame(columns=list(TASK_COLUMNS))
     for task in tasks:
         if len(set(task.memory_limits)) > 1:
-            limits = f"one memory_bytes for all ranks, not {task.memory_bytes}"
-            raise TaskError(f"{task.task_id}: a frame of tasks has {limits}")
+            raise TaskError(f"{task.task_id}: a frame has one memory_bytes for all ranks, not {task.memory_bytes}")
         if task.constraints:
-            raise TaskError(f"{task.task_id}: a frame of tasks has no columns for constraints; plan this task by itself")
+            raise TaskError(f"{task.task_id}: a frame has no columns for constraints; plan this task by itself")
     frame = _full_frame([with_profile(table, task.batch_size) for task in tasks for table in task.tables])
     owners = [task for task in tasks for _ in task.tables]
     values = [(of.task_id, of.world_size, of.batch_size, of.memory_limits[0]) for of in owners]
