@@ -231,6 +231,6 @@ def test_impossible_constraints_are_refused(make, message):
 
 
 def test_a_frame_of_tasks_does_not_drop_constraints_silently():
-    with pytest.raises(TaskError, match="mine: a frame of tasks has no columns for constraints"):
+    with pytest.raises(TaskError, match="mine: a frame has no columns for constraints"):
         tasks_to_frame([a_task(min_width=8)])
     assert len(tasks_to_frame([dataclasses.replace(a_task(), constraints=UNCONSTRAINED)])) == 4
