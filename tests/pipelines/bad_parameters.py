@@ -23,9 +23,7 @@ BAD_VALUES = [
         {"benchmark": {"public": {"tasks": [{"suite": "criteo", "row_scales": 1}]}}},
         ["benchmark.public", "row_scales", "did you mean 'row_scale'?"],
     ),
-    ({"measure": {"comm": {"local_world_size": 2}}}, ["measure.comm", "torchrun_endpoint", "go together"]),
     ({"augment": {"compute_samples": {"dimensions": [3]}}}, ["augment.compute_samples", "4", "3"]),
-    ({"augment": {"compute_samples": {"min_tables": 9, "max_tables": 2}}}, ["augment.compute_samples", "min_tables 9"]),
     ({"augment": {"sharding_tasks": {"memory_fill": 1.5}}}, ["augment.sharding_tasks.memory_fill", "1.5"]),
     ({"measure": {"compute": {"visits": 0}}}, ["measure.compute.visits", "0"]),
     ({"measure": {"compute": {"backend": "tpu"}}}, ["measure.compute.backend", "fbgemm_cpu", "tpu"]),
@@ -39,7 +37,6 @@ BAD_VALUES = [
     ({"search": {"contest": {"sharders": ["random", "best"]}}}, ["search.contest.sharders", "neuroshard_plus", "best"]),
     ({"search": {"contest": {"sharders": ["neuroshard", "neuroshard"]}}}, ["search.contest.sharders", "once"]),
     ({"benchmark": {"suites": {"names": ["paper_5"]}}}, ["benchmark.suites", "paper_4", "paper_5"]),
-    ({"benchmark": {"suites": {"user": {"tight": "x.csv"}}}}, ["benchmark.suites", "tight", "another"]),
     ({"benchmark": {"contest": {"sharders": ["random", "best"]}}}, ["benchmark.contest.sharders", "milp", "best"]),
     ({"plan": {"task": {"memory_gib": -1}}}, ["plan.task.memory_gib", "-1"]),
     ({"plan": {"task": {"memory_gib": float("inf")}}}, ["plan.task.memory_gib", "finite", "inf"]),
@@ -56,6 +53,14 @@ BAD_VALUES = [
     ({"plan": {"task": {"tables": 3}}}, ["plan.task.tables=3: must be a valid string; write a path as ./3"]),
     ({"augment": {"pool": {"row_scale": float("inf")}}}, ["augment.pool.row_scale=inf", "finite"]),
     ({"augment": {"sharding_tasks": {"world_sizes": [4, True]}}}, ["world_sizes=[4, True]: must be a number"]),
+]
+
+
+#: Values that contradict others of their group, which is found if each of them alone is good.
+CONTRADICTIONS = [
+    ({"measure": {"comm": {"local_world_size": 2}}}, ["measure.comm", "torchrun_endpoint", "go together"]),
+    ({"augment": {"compute_samples": {"min_tables": 9, "max_tables": 2}}}, ["augment.compute_samples", "min_tables 9"]),
+    ({"benchmark": {"suites": {"user": {"tight": "x.csv"}}}}, ["benchmark.suites", "tight", "another"]),
 ]
 
 
@@ -81,13 +86,27 @@ BAD_ALONE = [
 ]
 
 
-def refused_together() -> list[list[tuple[dict, list[str]]]]:
-    """The cases of `BAD_VALUES` in lists, each for one run, with at most one case of every group of parameters."""
-    runs: list[dict[tuple[str, str], tuple[dict, list[str]]]] = []
+def refused_together() -> list[tuple[dict, list[list[str]]]]:
+    """Parameters of one run each, with at most one bad value of every parameter, and the words about each bad value."""
+    runs: list[tuple[dict, list[list[str]]]] = [({}, [])]
     for params, words in BAD_VALUES:
-        ((stage, groups),) = params.items()
-        key = (stage, *groups)
-        if all(key in run for run in runs):
-            runs.append({})
-        next(run for run in runs if key not in run)[key] = (params, words)
-    return [list(run.values()) for run in runs]
+        if all(_merged(run, params) is None for run, _ in runs):
+            runs.append(({}, []))
+        at, both = next((at, both) for at, (run, _) in enumerate(runs) if (both := _merged(run, params)))
+        runs[at] = (both, [*runs[at][1], words])
+    together: dict = {}
+    for params, _ in CONTRADICTIONS:
+        together = _merged(together, params)
+    return [*runs, (together, [words for _, words in CONTRADICTIONS])]
+
+
+def _merged(first: dict, second: dict) -> dict | None:
+    """Nested parameters; None if both have a value of the same parameter."""
+    both = {**first, **second}
+    for key in first.keys() & second.keys():
+        if not (isinstance(first[key], dict) and isinstance(second[key], dict)):
+            return None
+        if (inner := _merged(first[key], second[key])) is None:
+            return None
+        both[key] = inner
+    return both
