@@ -4,6 +4,7 @@ pytest executes `conftest.py` again if a folder has a `conftest.py` of its own, 
 """
 
 import functools
+import inspect
 import io
 import pickle
 import re
@@ -14,6 +15,7 @@ from typing import Any
 import omegaconf.base
 from kedro.config import OmegaConfigLoader
 from kedro.framework.session import session
+from kedro.io import core
 from kedro.validation.type_extractor import TypeExtractor
 from omegaconf import OmegaConf
 
@@ -107,3 +109,15 @@ OmegaConfigLoader._check_duplicates = _check_once
 _types_of_pipeline = functools.cache(functools.partial(TypeExtractor._extract_types_from_pipeline, TypeExtractor({})))
 TypeExtractor._extract_types_from_pipeline = lambda _, pipeline: _types_of_pipeline(pipeline)
 session._describe_git = functools.cache(session._describe_git)
+
+# A catalog has a thousand datasets, and Kedro notes the arguments of each. Their signatures are read once per function.
+_signature = functools.cache(inspect.signature)
+
+
+def _call_arguments(function: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    bound = _signature(function).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return bound.arguments
+
+
+core.getcallargs = _call_arguments
