@@ -243,10 +243,9 @@ def whole_steps(inputs):
 #: Complete runs and runs with missing data.
 SCENARIOS = {
     "all measured": lambda inputs: inputs,
-    "reductions": whole_steps,
     "reductions, nothing measured": lambda inputs: unmeasured(whole_steps(inputs)),
-    "a sharder failed two tasks": lambda inputs: without_plans(
-        inputs, {("task-8x-000", "random"), ("task-8x-001", "random")}
+    "reductions, and a sharder failed two tasks": lambda inputs: without_plans(
+        whole_steps(inputs), {("task-8x-000", "random"), ("task-8x-001", "random")}
     ),
     "no task solved by all": lambda inputs: without_plans(inputs, {(task, "random") for task in _TASKS}),
     "a single task": lambda inputs: only_task(inputs, "task-8x-000"),
@@ -278,9 +277,15 @@ def inputs(built_inputs):
 copied = copy.deepcopy
 
 
+@pytest.fixture(scope="session")
+def built_whole(built_inputs):
+    """A run with reductions; a test that changes it copies it before."""
+    return whole_steps(copied(built_inputs))
+
+
 @pytest.fixture
-def whole(built_scenario):
-    return copied(built_scenario("reductions"))
+def whole(built_whole):
+    return copied(built_whole)
 
 
 def titled_axes(figure, letter):

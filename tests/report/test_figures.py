@@ -19,8 +19,8 @@ def picture(built_inputs):
 
 
 @pytest.fixture(scope="module")
-def whole_picture(built_scenario):
-    return picture_of(built_scenario("reductions"))
+def whole_picture(built_whole):
+    return picture_of(built_whole)
 
 
 def test_cost_axes_name_their_unit(drawn):
