@@ -44,7 +44,7 @@ def from_recording(folder: Path) -> dict:
     return {
         "recording": {"folder": str(folder)},
         "measure": {"compute": {"backend": "recorded"}, "comm": {"backend": "topology"}},
-        "search": {"steps": {"judge": "none"}},
+        "search": {"steps": {"judge": "none"}, "contest": {"sharders": ["lookup_greedy", "neuroshard"]}},
     }
 
 

@@ -194,7 +194,8 @@ def test_a_search_uses_the_newest_models_and_a_pin_the_older_ones(finished_run):
     run_pipeline(finished_run, "train")
     second = document_of_newest_lineage(finished_run)["outputs"][model]
     assert second > first
-    quick = {"search": {"contest": {"sharders": ["neuroshard"]}, "steps": {"judge": "none"}}}
+    name = "lookup_greedy"
+    quick = {"search": {"contest": {"sharders": [name]}, "torchrec": {"sharder": name}, "steps": {"judge": "none"}}}
     run_pipeline(finished_run, "search", params=quick)
     assert document_of_newest_lineage(finished_run)["inputs"][model] == second
     run_pipeline(finished_run, "search", params=quick, load_versions={model: first})

@@ -49,7 +49,7 @@ def run_replan(folder, replan, **task):
 def test_a_stored_plan_of_fewer_tables_and_ranks_is_the_start(tmp_path):
     tables = [ns.Table(f"t{i}", 50_000 * (i + 1), 32, 2.0) for i in range(6)]
     task = ns.ShardingTask(tables[:5], 2, 4096, 2**28)
-    document = plan_to_json(ns.shard(task, ns.load_cost_models("h100")))
+    document = plan_to_json(ns.shard(task, ns.load_cost_models("h100"), "size_lookup_greedy"))
     (tmp_path / "plan.json").write_text(json.dumps(document))
     text, document = run_replan(
         tmp_path,
