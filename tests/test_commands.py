@@ -59,7 +59,7 @@ def test_a_plan_is_written_and_replanned_when_a_table_is_added(tmp_path, tables)
 
 
 def test_advice_names_settings(tables):
-    tables.write_text(f"{HEADER}a,1000000,8,20\n")
+    tables.write_text(f"{HEADER}a,1000,4,1\n")
     found = run("advise", tables, "--ranks", "2", "--models", "h100", *TASK)
     assert found.exit_code == 0, found.output
     assert "qcomm_codecs_registry" in found.output

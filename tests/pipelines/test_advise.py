@@ -19,7 +19,7 @@ def write_inputs(folder):
     counts = {"short": rng.integers(1, 3, BATCH), "long": np.where(rng.random(BATCH) < 0.1, 40, 2)}
     lists = [pa.array([rng.integers(0, 1000, n).tolist() for n in of]) for of in counts.values()]
     pq.write_table(pa.table(lists, names=list(counts)), folder / "ids.parquet")
-    tables = pd.DataFrame({"table": list(counts), "num_embeddings": 1000, "embedding_dim": 32, "pooling_factor": 1.0})
+    tables = pd.DataFrame({"table": list(counts), "num_embeddings": 1000, "embedding_dim": 4, "pooling_factor": 1.0})
     tables.to_csv(folder / "tables.csv", index=False)
     return counts
 
