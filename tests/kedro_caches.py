@@ -111,7 +111,7 @@ TypeExtractor._extract_types_from_pipeline = lambda _, pipeline: _types_of_pipel
 session._describe_git = functools.cache(session._describe_git)
 
 # A catalog has a thousand datasets, and Kedro notes the arguments of each. Their signatures are read once per function.
-_signature = functools.cache(inspect.signature)
+_signature = functools.cache(functools.partial(inspect.signature, follow_wrapped=False))
 
 
 def _call_arguments(function: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:

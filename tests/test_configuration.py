@@ -1,8 +1,12 @@
 """Tests read configuration through caches (tests/kedro_caches.py), which must find what Kedro finds without them."""
 
+from inspect import getcallargs
+
 import kedro_caches
+import pytest
 from conftest import ROOT
 from kedro.config import OmegaConfigLoader
+from kedro.io import CachedDataset, MemoryDataset
 from omegaconf import OmegaConf
 
 RUNTIME_PARAMS = [
@@ -25,3 +29,12 @@ def test_cached_configuration_is_that_of_kedro_for_changing_runtime_parameters(m
     monkeypatch.setattr(OmegaConf, "load", staticmethod(kedro_caches._load))
     assert cached == [found(params) for params in RUNTIME_PARAMS]
     assert cached[1]["catalog"]["plan.plan"]["filepath"].startswith("/second/")
+
+
+@pytest.mark.parametrize("kind", [MemoryDataset, CachedDataset])
+def test_the_arguments_of_a_dataset_are_those_that_kedro_notes(kind):
+    init = kind.__init__
+    for function in (init, init.__wrapped__):
+        for args, kwargs in (((1,), {}), ((1,), {"metadata": 2})):
+            noted = kedro_caches._call_arguments(function, None, *args, **kwargs)
+            assert noted == getcallargs(function, None, *args, **kwargs)
