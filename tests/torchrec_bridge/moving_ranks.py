@@ -163,15 +163,16 @@ def check_tensors(job: Job, before: dict[str, torch.Tensor]) -> None:
             assert torch.equal(tensor, expected), name
 
 
-def check_goes_on(job: Job, losses: torch.Tensor, blocks: set) -> None:
-    """Assert that the next losses of a job are these.
+def check_goes_on(job: Job, losses: torch.Tensor, blocks: set) -> torch.Tensor:
+    """Train a job on, assert that its losses are these, and return them.
 
     Row-wise Adagrad has a state per block of columns: losses after the first one are those of before only if the blocks
     are.
     """
+    found = job.train(3, 4)
     known = 1 if job.is_rowwise and job.blocks != blocks else len(losses)
-    found = job.train(*(3, 4)[:known])
-    torch.testing.assert_close(found, losses[:known], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found[:known], losses[:known], rtol=1e-5, atol=1e-6)
+    return found
 
 
 def predicted_bytes(job: Job, other: Job) -> int:
@@ -182,33 +183,50 @@ def predicted_bytes(job: Job, other: Job) -> int:
 def saved(rank: int, world_size: int, folder: str) -> None:
     """Train a model of every type with row-wise Adagrad, and save it for `loaded_and_moved`."""
     for number, kind in enumerate(TYPES):
-        _save_and_move(rank, f"{folder}/rowwise-{kind}-{world_size}", Job(kind, "rowwise", seed=SEED + number), [])
+        job, path = Job(kind, "rowwise", seed=SEED + number), f"{folder}/rowwise-{kind}-{world_size}"
+        job.train(0)
+        before = _saved(path, job)
+        _note(rank, path, before, job.train(3, 4), job.blocks)
 
 
-def moved(rank: int, world_size: int, optimizer: str, types: Sequence[str], folder: str) -> None:
-    """Move a trained model of each of these types to each of them, and save it."""
+def moved(rank: int, world_size: int, optimizer: str, types: Sequence[str], folder: str) -> None:  # noqa: ARG001
+    """Move a trained model of each of these types to each of them; the first trains on, and loads a checkpoint."""
     jobs = _jobs(optimizer, types)
     for number, kind in enumerate(types):
-        path = f"{folder}/{optimizer}-{kind}-{world_size}"
-        _save_and_move(rank, path, Job(kind, optimizer, seed=SEED + number), _turned(jobs, number + 1))
+        job, others = Job(kind, optimizer, seed=SEED + number), _turned(jobs, number + 1)
+        job.train(0)
+        before = _saved(f"{folder}/{optimizer}-{kind}", job)
+        _move(job, others)
+        losses = job.train(3, 4)
+        for other in others:
+            check_tensors(other, before)
+        check_goes_on(others[0], losses, job.blocks)
+        load(f"{folder}/{optimizer}-{kind}", others[0].model, others[0].optimizers)
+        check_tensors(others[0], before)
 
 
 def loaded_and_moved(rank: int, world_size: int, folder: str, written_by: int) -> None:
-    """Load the checkpoints that another number of ranks has written, each under two types.
+    """Load the checkpoints that another number of ranks has written, and train on.
 
-    4 ranks also train these models on, move each of them to all others, and save it for 2 ranks.
+    4 ranks load each under its own type, save it for 2 ranks and move it to all others; 2 ranks load another type's.
     """
     jobs = _jobs("rowwise", TYPES)
     for number, kind in enumerate(TYPES):
         path = f"{folder}/rowwise-{kind}-{written_by}"
         before, losses, blocks = torch.load(f"{path}.pt")
-        for job in (first := _turned(jobs, number))[::3]:  # over all types, each job is among them twice
-            load(path, job.model, job.optimizers)
-            check_tensors(job, before)
-        check_goes_on(first[0], losses, blocks)
-    for number, kind in enumerate(TYPES if world_size == 4 else []):
-        job, *others = _turned(jobs, number)
-        _save_and_move(rank, f"{folder}/rowwise-{kind}-4", job, others)
+        job, *others = _turned(jobs, number if world_size == 4 else number + 3)
+        load(path, job.model, job.optimizers)
+        check_tensors(job, before)
+        if world_size == 2:
+            check_goes_on(job, losses, blocks)
+            continue
+        before = _saved(f"{folder}/rowwise-{kind}-4", job)
+        _move(job, others)
+        losses = check_goes_on(job, losses, blocks)
+        _note(rank, f"{folder}/rowwise-{kind}-4", before, losses, job.blocks)
+        for other in others:
+            check_tensors(other, before)
+        check_goes_on(others[0], losses, job.blocks)
 
 
 def _jobs(optimizer: str, types: Sequence[str]) -> list[Job]:
@@ -222,26 +240,23 @@ def _turned(jobs: list[Job], number: int) -> list[Job]:
     return jobs[first:] + jobs[:first]
 
 
-def _save_and_move(rank: int, path: str, job: Job, others: list[Job]) -> None:
-    """Train a job, save it, and move it to others. The first of them trains on, and loads the checkpoint.
-
-    Each move and each load replaces all weights and states of a job.
-    """
-    job.train(0)
-    before = job.tensors()
+def _saved(path: str, job: Job) -> dict[str, torch.Tensor]:
+    """Save a job, and return all that it has."""
     save(path, job.model, job.optimizers)
+    return job.tensors()
+
+
+def _note(rank: int, path: str, *expected: object) -> None:
+    """Write what a job had when it was saved, its next losses, and its blocks, beside its checkpoint."""
+    if rank == 0:
+        torch.save(expected, f"{path}.pt")
+
+
+def _move(job: Job, others: list[Job]) -> None:
+    """Move a job to each of the others, which replaces all weights and states of these."""
     for other in others:
         sent = move(job.model, other.model, job.optimizers, other.optimizers)
         assert not job.is_sgd or sent == predicted_bytes(job, other)
-    losses = job.train(3, 4)
-    if rank == 0:
-        torch.save((before, losses, job.blocks), f"{path}.pt")
-    for other in others:
-        check_tensors(other, before)
-    for other in others[:1]:
-        check_goes_on(other, losses, job.blocks)
-        load(path, other.model, other.optimizers)
-        check_tensors(other, before)
 
 
 def killed_while_saving(rank: int, world_size: int, folder: str) -> None:  # noqa: ARG001
