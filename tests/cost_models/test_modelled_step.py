@@ -21,18 +21,28 @@ DEVICE, NETWORK = modelled_device("h100"), network_preset("h100-ib400")
 
 @pytest.fixture(scope="module")
 def model() -> StepCostModel:
-    return modelled_step_model(DEVICE, NETWORK, (4, 16), 96, {"device": "cuda"})
+    """A model of one and of two hosts, with prices of few plans."""
+    return modelled_step_model(DEVICE, NETWORK, (4, 16), 32, {"device": "cuda"})
 
 
-def test_prices_describe_plans_that_they_were_not_fitted_to(model):
-    for world_size in (4, 16):
-        samples = step_samples(DEVICE, NETWORK, world_size, 24, np.random.default_rng(99))
+@pytest.fixture(scope="module")
+def small_hosts() -> tuple[NetworkParams, StepCostModel]:
+    """Hosts of two ranks, and a model of one and of two of them."""
+    network = NETWORK.model_copy(update={"gpus_per_host": 2})
+    return network, modelled_step_model(DEVICE, network, (2, 4), 64, {"device": "cuda"})
+
+
+def test_prices_describe_plans_that_they_were_not_fitted_to(small_hosts):
+    network, model = small_hosts
+    for world_size in (2, 4):
+        samples = step_samples(DEVICE, network, world_size, 24, np.random.default_rng(99))
         for part in ("input_dist", "module"):
             predicted = samples.work @ model.prices_of(part, world_size)
             assert np.median(np.abs(predicted / samples.cost_ms[part] - 1)) < 0.3, (part, world_size)
 
 
-def test_a_single_rank_pays_for_no_exchange_but_for_the_order_of_its_outputs(model):
+def test_a_single_rank_pays_for_no_exchange_but_for_the_order_of_its_outputs(small_hosts):
+    _, model = small_hosts
     alone, two = (dict(zip(QUANTITIES, model.prices_of("module", ranks), strict=True)) for ranks in (1, 2))
     assert not model.prices_of("input_dist", 1).any()
     assert alone["returned"] == alone["converted"] == 0 < min(two["returned"], two["converted"])

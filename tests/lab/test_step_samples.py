@@ -15,15 +15,15 @@ from neuroshard_pipeline.tables.step_work import QUANTITIES
 
 @pytest.fixture(scope="module")
 def samples():
-    """Plans on two hosts of four ranks."""
-    network = network_preset("h100-ib400").model_copy(update={"gpus_per_host": 4})
-    return step_samples(modelled_device("h100"), network, 8, 40, np.random.default_rng(0))
+    """Plans on three hosts of two ranks."""
+    network = network_preset("h100-ib400").model_copy(update={"gpus_per_host": 2})
+    return step_samples(modelled_device("h100"), network, 6, 32, np.random.default_rng(0))
 
 
 def test_every_rank_of_every_plan_has_work_and_costs(samples):
-    assert samples.work.shape == (40 * 8, len(QUANTITIES))
-    assert {part: values.shape for part, values in samples.cost_ms.items()} == dict.fromkeys(PARTS, (320,))
-    assert np.bincount(samples.plan).tolist() == [8] * 40
+    assert samples.work.shape == (32 * 6, len(QUANTITIES))
+    assert {part: values.shape for part, values in samples.cost_ms.items()} == dict.fromkeys(PARTS, (192,))
+    assert np.bincount(samples.plan).tolist() == [6] * 32
 
 
 @pytest.mark.parametrize("part", ["input_dist", "module"])
