@@ -29,7 +29,7 @@ from neuroshard_pipeline.torchrec_plan.writer import Devices, torchrec_form
 pytestmark = QUIET
 
 
-def tables(count: int = 12) -> list[Table]:
+def tables(count: int = 8) -> list[Table]:
     rng = np.random.default_rng(0)
     dims = rng.choice([4, 12, 32, 64, 128], count).tolist()
     return [Table(f"t{i}", int(10 ** rng.uniform(2, 5)), dim, float(rng.uniform(1, 30))) for i, dim in enumerate(dims)]
@@ -94,8 +94,8 @@ def test_the_memory_model_decides_what_fits():
 
 @pytest.mark.parametrize(("world_size", "local"), [(2, None), (4, 2), (8, 4), (6, 2)])
 def test_plans_with_row_shards_fit_and_can_be_trained(world_size, local):
-    room = int(1.2 * sum(table.weight_bytes for table in tables(10)) / world_size)
-    task = ShardingTask(tables(10), world_size, 512, room, local_world_size=local)
+    room = int(1.2 * sum(table.weight_bytes for table in tables(8)) / world_size)
+    task = ShardingTask(tables(8), world_size, 512, room, local_world_size=local)
     plan = shard(task, models=step_models())
     torchrec_trains(plan)
     assert plan == shard(task, models=step_models())
@@ -104,7 +104,7 @@ def test_plans_with_row_shards_fit_and_can_be_trained(world_size, local):
 
 @pytest.mark.parametrize("models", [small_models(), step_models()])
 def test_with_fitted_numbers_plans_cost_less_than_with_torchrecs_own(models):
-    task = ShardingTask(tables(10), 4, 512, 2**30, local_world_size=2)
+    task = ShardingTask(tables(8), 4, 512, 2**30, local_world_size=2)
     problem = Problem(task, models, WEIGHTS_AND_OPTIMIZER)
     costs = []
     for name in ("torchrec", "torchrec_fitted"):
@@ -138,7 +138,7 @@ def test_one_rank_needs_no_fit(monkeypatch):
 
 
 def test_without_a_step_cost_model_all_plans_are_column_wise():
-    task = ShardingTask(tables(10), 4, 512, 2**30, local_world_size=2)
+    task = ShardingTask(tables(8), 4, 512, 2**30, local_world_size=2)
     assert set(types_of(shard(task)).values()) == {"column_wise"}
 
 

@@ -18,7 +18,7 @@ from neuroshard_pipeline.sharders.whole_step import whole_step_placement
 from neuroshard_pipeline.tables.task import ShardingTask
 
 SETTINGS = replace(QUICK, memory=WEIGHTS_AND_OPTIMIZER)
-TASK = ShardingTask(random_tables(np.random.default_rng(1), 3), 2, 2048, 2**40)
+TASK = ShardingTask(random_tables(np.random.default_rng(2), 2), 2, 2048, 2**40)
 
 
 def scaled(task: ShardingTask, factor: float) -> ShardingTask:
