@@ -31,7 +31,7 @@ PLENTY = 2**40
 COLUMNS_ONLY = Constraints(sharding_types=("column_wise",))
 
 
-def tight_task(share=0.5, host_memory_bytes=PLENTY, seed=1, count=3, **fields):
+def tight_task(share=0.5, host_memory_bytes=PLENTY, seed=1, count=4, **fields):
     """A task whose ranks have `share` of the GPU memory that its tables need."""
     tables = [replace(t, embedding_dim=32) for t in random_tables(np.random.default_rng(seed), count)]
     total = sum(table.weight_bytes for table in tables)
