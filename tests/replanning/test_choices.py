@@ -94,8 +94,10 @@ def test_the_same_task_gives_the_same_plan(task, plan, models):
 
 
 def test_a_plan_of_another_sharder_is_improved_and_the_move_pays(from_random):
-    keep, free = from_random.choices[0], from_random.free
+    keep, limited, free = from_random.choices
     assert keep.name == "keep"
+    assert free is from_random.free
+    assert 0 < limited.move.rank_bytes <= free.move.rank_bytes / 4
     assert (keep.saved_ms, keep.pays_after) == (0.0, None)
     assert free.saved_ms == pytest.approx(keep.plan.predicted_cost_ms - free.plan.predicted_cost_ms)
     assert free.pays_after == pytest.approx(free.move.move_ms / free.saved_ms)
