@@ -137,6 +137,21 @@ def test_all_rows_of_a_table_may_be_popular():
         assert all(own.host_rows % 4 == 0 for own in cuts.values())
 
 
+@pytest.mark.parametrize("host_price", [None, 1.0])
+@pytest.mark.parametrize(
+    "prices", [replace(PRICES, id_ms=0.0, exchanged_ms=0.0, on_host_ms=0.0), TierPrices(*[0.0] * 5)]
+)
+def test_no_row_is_popular_if_its_exchange_costs_nothing(prices, host_price):
+    """A fitted price may be 0: that of an id if the input dist is hidden, that of a float if few are sent."""
+    assert family_of(sequence_task(), prices).cuts(1.0, host_price) == {}
+
+
+def test_no_row_is_hot_at_an_infinite_price_even_if_a_hot_row_costs_no_more_than_a_host_row():
+    cuts = family_of(sequence_task(), replace(PRICES, hot_ms=PRICES.host_ms)).cuts(np.inf, 1.0)
+    assert cuts
+    assert all(own.hot_rows == 0 and own.host_rows > 0 for own in cuts.values())
+
+
 def test_tables_of_half_precision_are_left_out():
     task = sequence_task()
     half = replace(task, tables=[replace(task.tables[0], data_type="fp16"), *task.tables[1:]])

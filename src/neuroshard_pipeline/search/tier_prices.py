@@ -66,14 +66,17 @@ class TierPrices:
 
         The prices of hot and host rows are multiplied by `hot_price` and `host_price`, None for no host tier.
         """
-        everywhere = self.id_ms + width * self.exchanged_ms
         if host_price is None:
-            least = hot_price * width * self.hot_ms / everywhere
+            least = _least(hot_price * width * self.hot_ms, self.id_ms + width * self.exchanged_ms)
             return least, least
-        on_host = self.id_ms + width * self.on_host_ms
-        hot = hot_price * width * max(self.hot_ms - self.host_ms, 0.0) / on_host
-        saved = width * (self.exchanged_ms - self.on_host_ms)
-        return hot, min(host_price * width * self.host_ms / saved if saved > 0 else math.inf, hot)
+        hot = _least(hot_price * width * max(self.hot_ms - self.host_ms, 0.0), self.id_ms + width * self.on_host_ms)
+        host = _least(host_price * width * self.host_ms, width * (self.exchanged_ms - self.on_host_ms))
+        return hot, min(host, hot)
+
+
+def _least(cost_ms: float, saved_ms: float) -> float:
+    """Number of ids that pay for a row if each saves `saved_ms`; infinite if they save nothing, or less."""
+    return cost_ms / saved_ms if saved_ms > 0 else math.inf
 
 
 def tier_prices(problem: Problem) -> TierPrices:
@@ -171,8 +174,7 @@ class CutFamily:
         found = {}
         for each in self.tables:
             own_price = host_price if "host" in each.kinds else None
-            ends = self.prices.least_ids(each.table.embedding_dim, hot_price, own_price)
-            hot, upto = (each.rows_with(least) for least in ends)
+            hot, upto = map(each.rows_with, self.prices.least_ids(each.table.embedding_dim, hot_price, own_price))
             # All ranks of a host get equally many rows. If the table has no cold rows, the remainder becomes hot.
             uneven = (upto - hot) % self.task.ranks_per_host
             host = upto - hot - uneven
