@@ -18,6 +18,7 @@ from neuroshard_pipeline.search.plan import Plan
 from neuroshard_pipeline.search.price import priced
 from neuroshard_pipeline.tables.frames import tables_to_frame, tasks_to_frame
 from neuroshard_pipeline.tables.profile import with_profile
+from neuroshard_pipeline.tables.row_blocks import last_rank_has_rows
 from neuroshard_pipeline.tables.step_work import QUANTITIES, rank_work, torchrec_type
 from neuroshard_pipeline.tables.table import Table
 from neuroshard_pipeline.torchrec_bridge.step_costs.drawing import StepPlanParams, random_plans
@@ -119,6 +120,8 @@ def test_plans_on_more_ranks_than_a_host_has_are_on_several_hosts():
         if shard.sharding_type == "table_row_wise":
             hosts[id(plan), shard.table.name].add(rank // 2)
     assert {len(of_table) for of_table in hosts.values()} == {1}
+    cut = {(shard.table, plan.task.world_size) for plan, shard, _ in placed if shard.sharding_type == "row_wise"}
+    assert all(last_rank_has_rows(table.num_embeddings, world_size) for table, world_size in cut)
     types = {task: {shard.sharding_type for plan, shard, _ in placed if plan.task.num_hosts == task} for task in (1, 2)}
     assert types[1] == types[2] - {"table_row_wise", "grid_shard"} == {"column_wise", "row_wise", "data_parallel"}
     shares = [np.mean([shard.sharding_type == "table_row_wise" for shard in plan.shards]) for plan in plans]

@@ -176,7 +176,7 @@ def _draw_type(
     table: Table, task: ShardingTask, mix: Sequence[ShardingType], max_replica_bytes: int, rng: np.random.Generator
 ) -> ShardingType:
     """One of the types of `mix` that the table can have, or else `column_wise`."""
-    is_cuttable = table.pooling != "mean" and last_rank_has_rows(table.num_embeddings, task.world_size)
+    is_cuttable = last_rank_has_rows(table.num_embeddings, task.world_size)
     others = {"column_wise": True, "data_parallel": table.weight_bytes <= max_replica_bytes}
     types = task.possible_types(table)
     possible = [kind for kind in mix if kind in types and others.get(kind, is_cuttable)] or ["column_wise"]
