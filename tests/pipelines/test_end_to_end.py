@@ -95,6 +95,9 @@ def test_the_step_cost_model_is_measured_on_this_machine(finished_run):
     assert models.step.provenance["costs_are"] == {"prices": "measured", "reductions": "measured"}
     assert models.step.provenance["hardware"] == models.compute.provenance["hardware"]
     assert sorted(models.step.prices) == [2]
+    steps = frame(finished_run, "04_feature/step_costs")
+    assert steps["step_ms"].gt(0).all()
+    assert steps["computed_ms"].isna().all()  # only virtual ranks have it
     assert document(finished_run, "08_reporting/step_metrics")["2"]["step"]["n_plans"] == 4
 
 
