@@ -26,6 +26,12 @@ def test_every_rank_of_every_plan_has_work_and_costs(samples):
     assert np.bincount(samples.plan).tolist() == [6] * 32
 
 
+def test_some_plans_communicate_in_half_precision_send_ids_once_or_have_tiers(samples):
+    for name in ("converted", "deduplicated", "expanded"):
+        has_work = samples.work[:, list(QUANTITIES).index(name)].reshape(32, 6).any(axis=1)
+        assert 0.05 < has_work.mean() < 0.5, name
+
+
 @pytest.mark.parametrize("part", ["input_dist", "module"])
 def test_linear_prices_of_other_plans_are_close(samples, part):
     held_out = samples.plan % 4 == 0
