@@ -197,6 +197,29 @@ def test_a_doubt_names_the_value_at_which_another_plan_becomes_cheaper(task, mod
     assert not list(doubts(today, [other], models, {"reduction": (0.2, 0.1)}))
 
 
+def test_a_doubt_names_the_share_of_unique_ids_at_which_another_plan_becomes_cheaper(task, models):
+    assumed = with_profile(ns.Table("assumed", 2_000_000, 64, 20.0), BATCH)
+    counted = [
+        replace(with_profile(ns.Table(name, 2_000_000, 64, pooling_factor), BATCH), has_assumed_profile=False)
+        for name, pooling_factor in (("dearer", 21.0), ("further", 6.0))
+    ]
+    tables = replace(task, tables=[assumed, *counted], memory_bytes=2**34)
+    today, other = (
+        priced(Plan(tables, tuple(map(whole, tables.tables)), ranks, "drawn"), models)
+        for ranks in ((0, 1, 0), (0, 1, 1))
+    )
+    (doubt,) = doubts(today, [other], models, {"reduction": (0.2, 0.0)})
+    share = float(re.search(r"'assumed': if more than (\d+)% of a batch's ids are unique", doubt.text)[1]) / 100
+    for exponent, is_cheaper in ((1.128, False), (0.3, True)):
+        profile = _profile(assumed, BATCH, exponent)
+        changed = replace(tables, tables=[profile, *counted])
+        plans = (Plan(changed, tuple(map(whole, changed.tables)), plan.ranks, "drawn") for plan in (today, other))
+        of_today, of_other = (priced(plan, models).predicted_cost_ms for plan in plans)
+        assert (profile.unique_rows / (BATCH * 20.0) > share) == (of_other < of_today) == is_cheaper
+    assert doubt.saved_ms == pytest.approx(of_today - of_other)
+    assert "plan.task.ids" in doubt.settled_by
+
+
 def test_profiles_that_are_doubted_lie_around_the_assumed_one():
     table = ns.Table("t", 2_000_000, 64, 20.0)
     nearly_equal, assumed, steep = (_profile(table, BATCH, exponent) for exponent in (0.3, 1.128, 1.6))
