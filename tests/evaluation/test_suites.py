@@ -51,7 +51,7 @@ SETTINGS = SuiteSettings(
         memory_fill=0.8,
     ),
     tight=TightSuiteParams(world_sizes=(2, 4), memory_fill=0.9),
-    scale=ScaleSuiteParams(num_tables=(60, 100), world_sizes=(8, 16), row_scale=4096, memory_fill=0.8),
+    scale=ScaleSuiteParams(sizes=((60, 8), (100, 16)), row_scale=4096, memory_fill=0.8),
     public=PublicSuiteParams(
         tasks=(
             PublicTask(
@@ -70,7 +70,7 @@ SETTINGS = SuiteSettings(
     many_tiny=ManyTinySuiteParams(
         tasks=3, world_sizes=(2, 4), min_tables=50, max_tables=60, min_rows=8, memory_fill=0.05
     ),
-    several_hosts=SeveralHostsSuiteParams(tasks=3, world_sizes=(4, 8), local_world_sizes=(2, 4)),
+    several_hosts=SeveralHostsSuiteParams(tasks=3, ranks=((4, 2), (8, 4))),
     sequences=SequencesSuiteParams(
         tasks=3, world_sizes=(2, 4), sequences_per_4_ranks=4, embedding_dim=16, memory_fill=0.8
     ),

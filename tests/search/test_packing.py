@@ -1,4 +1,5 @@
 import dataclasses
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -6,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neuroshard_pipeline.errors import DoesNotFitError
-from neuroshard_pipeline.search.packing import check_room, make_room, pack_by_size
+from neuroshard_pipeline.search.halving import make_room
+from neuroshard_pipeline.search.packing import check_room, pack_by_size
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
 from neuroshard_pipeline.tables.table import Table
@@ -50,6 +52,17 @@ def test_room_is_made_by_splitting():
     state = make_room(problem)
     assert len(state) == 4
     assert np.sort(problem.width[state]).tolist() == [8, 8, 16, 16]
+
+
+def test_sequence_tables_are_cut_no_further_than_needed():
+    """The shard left over at last is one of `wide`; `low` may be cut in its place, into fewer shards."""
+    shapes = {"tall": (1078, 64), "low": (80, 48), "wide": (130, 100), "tiny": (18, 48), "second": (871, 36)}
+    tables = [Table(name, rows, width, 1.0, pooling="none") for name, (rows, width) in shapes.items()]
+    problem = Problem(ShardingTask(tables, 30, 16, 18_500), small_models(), WEIGHTS_AND_OPTIMIZER)
+    state = make_room(problem)
+    names = [problem.units[unit].name for unit in problem.unit[state]]
+    cut = Counter(zip(names, problem.width[state].tolist(), strict=True))
+    assert cut == {("tall", 4): 16, ("second", 4): 9, ("wide", 20): 5, ("low", 24): 2, ("tiny", 48): 1}
 
 
 def test_fragments_that_fit_nowhere_are_reported():

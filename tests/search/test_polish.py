@@ -10,7 +10,7 @@ from neuroshard_pipeline.search.polish import polished
 from neuroshard_pipeline.search.price import placement_cost_ms, price_plan
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.sharders.usable_types import usable_types
-from neuroshard_pipeline.tables.constraints import Constraints
+from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
 from neuroshard_pipeline.tables.step_work import torchrec_type
 from neuroshard_pipeline.tables.table import Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
@@ -60,3 +60,15 @@ def test_two_tables_change_places_where_only_that_helps():
         for ranks in ((0, 1), (1, 0))
     ]
     assert np.ptp(costs) <= 1e-3 * min(costs)
+
+
+@pytest.mark.parametrize("sharding_type", ["column_wise", "grid_shard"])
+def test_blocks_of_a_table_go_to_the_ranks_that_others_load_least(sharding_type):
+    """They may stay where the table is: its own load, which a cut takes away, does not count there."""
+    tables = [Table("whole", 4000, 64, 60.0), Table("cut", 3900, 64, 90.0)]
+    own = [TableConstraint("whole", split=False), TableConstraint("cut", sharding_types=(sharding_type,))]
+    task = ShardingTask(tables, 3, 512, 2**30, local_world_size=1, constraints=Constraints(own))
+    problem = Problem(task, step_models(ms_per_mib=0.01), WEIGHTS_AND_OPTIMIZER)
+    found = polished(problem, Placement(tuple(map(whole, tables)), (0, 1)), usable_types)
+    placed = {(shard.table.name, rank) for shard, rank in zip(found.shards, found.ranks, strict=True)}
+    assert placed == {("whole", 0), ("cut", 1), ("cut", 2)}

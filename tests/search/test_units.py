@@ -51,15 +51,30 @@ def test_the_finest_split_keeps_the_constraints(constraint, widths):
     assert units[2].finest == widths
 
 
+def test_sequence_tables_of_any_width_are_cut_into_fewest_parts():
+    tables = [Table(f"t{width}", 100, width, 1.0, pooling="none") for width in (4, 20, 36, 100)]
+    task = ShardingTask(tables, 4, 32, 2**30)
+    problem = Problem(task, None, WEIGHTS_AND_OPTIMIZER)
+    states = [problem.whole_tables]
+    while (chosen := np.flatnonzero(may_halve(states[-1], problem))).size:
+        states.append(halved(states[-1], chosen, problem))
+    assert [sorted(problem.width[state].tolist()) for state in states] == [
+        [4, 20, 36, 100],
+        [*[4] * 6, *[12] * 3, *[20] * 5],
+        [4] * 40,
+    ]
+    assert [unit.finest for unit in problem.units] == [[4], [4] * 5, [4] * 9, [4] * 25]
+
+
 @pytest.mark.parametrize(
     ("constraints", "finest"),
     [
-        (UNCONSTRAINED, [12] * 8),
-        (Constraints([TableConstraint("pooled", max_shards=8)]), [12] * 8),
+        (UNCONSTRAINED, [4] * 24),
+        (Constraints([TableConstraint("pooled", max_shards=8)]), [4] * 24),
         (Constraints([TableConstraint("one", max_shards=3)]), [48, 48]),
         (Constraints([TableConstraint("other", min_width=20)]), [24] * 4),
-        (Constraints([TableConstraint("one", max_shards=1)]), [12] * 8),
-        (Constraints(together=[["one", "pooled"]]), [12] * 8),
+        (Constraints([TableConstraint("one", max_shards=1)]), [4] * 24),
+        (Constraints(together=[["one", "pooled"]]), [4] * 24),
     ],
 )
 def test_sequence_tables_of_a_group_that_are_cut_have_as_many_equal_blocks(constraints, finest):

@@ -8,14 +8,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from neuroshard_pipeline.arrays import FloatArray
-from neuroshard_pipeline.cost_models.caveats import (
-    approximations,
-    busy_machine,
-    host_memory,
-    modelled,
-    step_extrapolations,
-    unpriced_copies,
-)
+from neuroshard_pipeline.cost_models import caveats
 from neuroshard_pipeline.cost_models.checkpoint import COMMAND, version_folder
 from neuroshard_pipeline.cost_models.comm import CommCostModel
 from neuroshard_pipeline.cost_models.compute import ComputeCostModel
@@ -72,13 +65,13 @@ class CostModels:
             *comm_caveats(task, self.comm.provenance.get(TRAINING_RANGE, {})),
         ]
         return (
-            *modelled(_hardware(self.compute), self.step),
-            *busy_machine(_hardware(self.compute)),
+            *caveats.modelled(_hardware(self.compute), self.step),
+            *caveats.busy_machine(_hardware(self.compute)),
             *(f"extrapolated: {caveat}" for caveat in outside),
-            *step_extrapolations(task, self.step),
-            *unpriced_copies(task, self.step),
-            *approximations(task, self.step),
-            *host_memory(task, self.step),
+            *caveats.step_extrapolations(task, self.step),
+            *caveats.unpriced_copies(task, self.step),
+            *caveats.approximations(task, self.step),
+            *caveats.host_memory(task, self.step),
         )
 
     def compute_ms(

@@ -148,43 +148,25 @@ class SeveralHostsSuiteParams(Parameters):
 
     Attributes:
         tasks: number of tasks.
-        world_sizes: numbers of ranks; the tasks cycle through them.
-        local_world_sizes: ranks per host, one number for each of `world_sizes`.
+        ranks: pairs of a number of ranks and a number of ranks per host; the tasks cycle through them.
     """
 
     tasks: int = Field(ge=1, le=10_000)
-    world_sizes: tuple[int, ...] = Field(min_length=1)
-    local_world_sizes: tuple[int, ...] = Field(min_length=1)
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if len(self.world_sizes) != len(self.local_world_sizes):
-            raise ValueError(
-                f"world_sizes {self.world_sizes} and local_world_sizes {self.local_world_sizes} need equal lengths"
-            )
-        return self
+    ranks: tuple[tuple[int, int], ...] = Field(min_length=1)
 
 
 class ScaleSuiteParams(Parameters):
     """Tasks with very many tables.
 
     Attributes:
-        num_tables: number of tables of each task.
-        world_sizes: number of ranks of each task.
+        sizes: pairs of a number of tables and a number of ranks, one for each task.
         row_scale: divisor of the number of rows of every table of the full-scale pool.
         memory_fill: size of the tables, as a share of the memory of all ranks.
     """
 
-    num_tables: tuple[int, ...] = Field(min_length=1)
-    world_sizes: tuple[int, ...] = Field(min_length=1)
+    sizes: tuple[tuple[int, int], ...] = Field(min_length=1)
     row_scale: float = Field(gt=0, le=1e6)
     memory_fill: float = Field(gt=0, lt=1)
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if len(self.num_tables) != len(self.world_sizes):
-            raise ValueError(f"num_tables {self.num_tables} and world_sizes {self.world_sizes} need one value per task")
-        return self
 
 
 class PublicTask(Parameters):

@@ -13,15 +13,8 @@ import pandas as pd
 
 from neuroshard_pipeline.augment.pool import PoolParams, base_pool, generate_pool
 from neuroshard_pipeline.errors import TaskError
+from neuroshard_pipeline.evaluation import suite_tasks
 from neuroshard_pipeline.evaluation.suite_params import SuiteParams, SuiteSettings
-from neuroshard_pipeline.evaluation.suite_tasks import (
-    giant_narrow_task,
-    many_tiny_task,
-    paper_tasks,
-    sequences_task,
-    several_hosts_task,
-    tight_task,
-)
 from neuroshard_pipeline.search.models import Models
 from neuroshard_pipeline.sharders.registry import on_hosts_of
 from neuroshard_pipeline.tables.frames import tables_from_frame, tasks_to_frame
@@ -82,17 +75,17 @@ def _makers(pool: Sequence[Table], settings: SuiteSettings) -> dict[str, Callabl
         "scale": lambda: _scale(settings),
     }
     cycled: dict[str, Callable[..., ShardingTask]] = {
-        "tight": tight_task,
-        "giant_narrow": giant_narrow_task,
-        "many_tiny": many_tiny_task,
-        "several_hosts": several_hosts_task,
-        "sequences": sequences_task,
+        "tight": suite_tasks.tight_task,
+        "giant_narrow": suite_tasks.giant_narrow_task,
+        "many_tiny": suite_tasks.many_tiny_task,
+        "several_hosts": suite_tasks.several_hosts_task,
+        "sequences": suite_tasks.sequences_task,
     }
     for name, draw in cycled.items():
         own = getattr(settings, name)
-        sizes = [own.world_sizes, own.local_world_sizes] if name == "several_hosts" else [own.world_sizes]
+        ranks = own.ranks if name == "several_hosts" else [(size,) for size in own.world_sizes]
         count = getattr(own, "tasks", settings.suites.tasks)
-        makers[name] = partial(_cycled, name, count, list(zip(*sizes, strict=True)), partial(draw, pool, settings))
+        makers[name] = partial(_cycled, name, count, ranks, partial(draw, pool, settings))
     return makers
 
 
@@ -123,7 +116,7 @@ def _paper(pool: Sequence[Table], settings: SuiteSettings, world_size: int) -> I
         count = len(range(place, suites.tasks, len(dimensions)))
         narrow = {"dimensions": tuple(dim for dim in dimensions if dim <= largest)}
         drawn = {"local_world_size": suites.local_world_size, "seed": 1000 * suites.seed + largest, **narrow}
-        for index, task in enumerate(paper_tasks(pool, settings, world_size, count, **drawn)):
+        for index, task in enumerate(suite_tasks.paper_tasks(pool, settings, world_size, count, **drawn)):
             task_id = f"paper_{world_size}-max{largest:03d}-{index:03d}"
             yield f"max dimension {largest}", replace(task, task_id=task_id)
 
@@ -141,7 +134,7 @@ def _cycled(
 
 def _scale(settings: SuiteSettings) -> Iterable[GroupedTask]:
     scale, suites = settings.scale, settings.suites
-    for num_tables, world_size in zip(scale.num_tables, scale.world_sizes, strict=True):
+    for num_tables, world_size in scale.sizes:
         drawn = PoolParams(
             num_tables=num_tables, batch_size=suites.batch_size, row_scale=scale.row_scale, seed=settings.pool.seed
         )

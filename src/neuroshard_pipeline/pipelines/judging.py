@@ -26,13 +26,7 @@ from neuroshard_pipeline.sharders.base import SharderSettings
 from neuroshard_pipeline.sharders.registry import Solutions, solve_all
 from neuroshard_pipeline.tables.frames import tasks_from_frame
 from neuroshard_pipeline.tables.task import ShardingTask
-from neuroshard_pipeline.torchrec_bridge.truth.judge import (
-    judge_text,
-    measure_missing,
-    modelled_costs,
-    other_network,
-    recorded_steps,
-)
+from neuroshard_pipeline.torchrec_bridge.truth import judge
 from neuroshard_pipeline.torchrec_bridge.truth.params import JudgeParams
 from neuroshard_pipeline.workers import Outcome, WorkerParams, map_items
 
@@ -67,9 +61,9 @@ def measure_steps(
     """
     if params.judge == "torchrec":
         check_hardware(models, params.compute_device)
-        if problem := other_network(plans, models.comm, params):
+        if problem := judge.other_network(plans, models.comm, params):
             _LOGGER.warning("%s", problem)
-    for key, record in measure_missing(
+    for key, record in judge.measure_missing(
         plans, params, done, lambda groups: tqdm(groups, desc="measure steps", unit=" tasks", disable=None)
     ):
         yield {key: record}
@@ -79,10 +73,10 @@ def reduce_steps(
     plans: Sequence[Plan], records: Records, params: JudgeParams, recording: RecordingParams, topology: TopologyParams
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Measured costs of plans by rank, and the noise of the measurement; modelled costs if the judge is the lab."""
-    steps = recorded_steps(plans, params, records)
+    steps = judge.recorded_steps(plans, params, records)
     noise = noise_of(steps, params.quantile)
     if params.judge == "lab":
-        return modelled_costs(plans, modelled_device(require_device(recording)), topology.network), noise
+        return judge.modelled_costs(plans, modelled_device(require_device(recording)), topology.network), noise
     return measured_costs(steps, plans, params.quantile), noise
 
 
@@ -94,7 +88,7 @@ def compare_sharders(
     params: JudgeParams,
 ) -> dict[str, Any]:
     """Compare the sharders on the tasks that they solved, and state where the costs come from."""
-    return summarise(plan_costs, attempts, intervals, noise, judge_text(params, plan_costs))
+    return summarise(plan_costs, attempts, intervals, noise, judge.judge_text(params, plan_costs))
 
 
 def solving_node() -> Node:

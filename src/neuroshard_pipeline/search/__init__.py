@@ -27,7 +27,7 @@ single changes that could still be made, `explain` describes it in words, and `r
 - `price`: `start_skew_ms` and the other formulas of the embedding cost, `price_plan`, `priced`
 - `beam`: beam search over column splits
 - `placement`: greedy grid search for the ranks of shards; `greedy_runs`: its compiled inner loop
-- `packing`: packing by bytes, and the errors for tasks that do not fit; `halving`: halves of shards
+- `packing`: packing by bytes, and the errors for tasks that do not fit; `halving`: halves shards until they fit
 - `exact_fit`: integer programming that decides whether a task fits if packing finds no placement
 - `local_search`, `moves`: local search and its moves; `halves`: local search that balances the ranks in the forward
   half and in the backward half of a step

@@ -16,7 +16,8 @@ import numpy as np
 
 from neuroshard_pipeline.arrays import IntArray
 from neuroshard_pipeline.errors import DoesNotFitError
-from neuroshard_pipeline.search.packing import check_room_of, make_room
+from neuroshard_pipeline.search.halving import make_room
+from neuroshard_pipeline.search.packing import check_room_of
 from neuroshard_pipeline.search.params import SearchParams
 from neuroshard_pipeline.search.placement import PlacedState, dimension_caps, place, placed_state
 from neuroshard_pipeline.search.problem import Problem

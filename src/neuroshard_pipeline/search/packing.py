@@ -1,4 +1,4 @@
-"""Packs shards by bytes alone, splits tables until they fit, and constructs the errors for tasks that do not fit."""
+"""Packs shards by bytes alone, and constructs the errors for tasks that do not fit."""
 
 import heapq
 import math
@@ -9,16 +9,12 @@ import numpy as np
 
 from neuroshard_pipeline.arrays import BoolArray, IntArray
 from neuroshard_pipeline.errors import DoesNotFitError, memory_text
-from neuroshard_pipeline.search.halving import halved, may_halve
 from neuroshard_pipeline.search.memory import MemoryModel
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.spread import largest_row_shards
 from neuroshard_pipeline.search.units import Unit, units_of
 from neuroshard_pipeline.tables.table import ShardingType, whole
 from neuroshard_pipeline.tables.task import ShardingTask
-
-#: If no left-over shard can be halved, a round halves the largest twentieth of the shards that can be halved.
-_ROUND_DIVISOR = 20
 
 
 def pack_by_size(
@@ -207,57 +203,6 @@ def _too_full_ranks(needs: Sequence[_Need], limits: Sequence[int]) -> Iterator[s
                 f"need {memory_text(needed)} but these ranks have {memory_text(room)}: {memory_text(needed - room)} "
                 "are missing; allow more ranks for some of them"
             )
-
-
-def make_room(problem: Problem) -> IntArray:
-    """Halve shards until packing by size finds a rank for each; returns the kinds (`problem`) of the shards.
-
-    A round halves the shards that were left over. If none of these can be halved, it halves the largest twentieth
-    (at least one) of the shards that can be halved; equally large shards are taken in placement order. Sequence tables
-    are halved together with those of their group.
-
-    Raises:
-        DoesNotFitError: shards are left over and nothing can be halved any more.
-    """
-    state = problem.whole_tables
-    while True:
-        state = problem.in_placement_order(state)
-        if not (left_over := packed(state, problem)[1]):
-            return state
-        halvable = may_halve(state, problem)
-        chosen = [index for index in left_over if halvable[index]]
-        if not chosen:
-            others = np.flatnonzero(halvable)
-            sizes, count = (problem.bytes + problem.host_bytes)[state[others]], -(-len(others) // _ROUND_DIVISOR)
-            chosen = others[np.argsort(-sizes, kind="stable")[:count]].tolist()
-        chosen = _within_max_shards(chosen, state, problem)
-        if not chosen:
-            raise _fragmented(problem, state[left_over])
-        state = halved(state, np.array(chosen), problem)
-
-
-def _within_max_shards(chosen: list[int], state: IntArray, problem: Problem) -> list[int]:
-    """The shards of `chosen`, in this order, that can be halved together without exceeding `max_shards` of a unit."""
-    if not problem.limits_shards:
-        return chosen
-    counts = np.bincount(problem.unit[state], minlength=len(problem.units))
-    kept = []
-    for index in chosen:
-        unit = problem.unit[state[index]]
-        if counts[unit] < problem.max_shards[unit] or problem.group[unit] >= 0:
-            counts[unit] += 1
-            kept.append(index)
-    return kept
-
-
-def _fragmented(problem: Problem, left_over: IntArray) -> DoesNotFitError:
-    """The error for shards without a rank although the ranks together have enough bytes for the whole tables."""
-    sizes, name = problem.bytes[left_over].tolist(), problem.units[int(problem.unit[left_over[0]])].name
-    reason = (
-        f"no arrangement was found for {len(left_over)} of the shards, {memory_text(sum(sizes))} in all, among them "
-        f"one of table {name!r} ({memory_text(sizes[0])}), and no shard can be halved by columns any more"
-    )
-    return does_not_fit(problem.task, problem.memory, reason=reason)
 
 
 def whole_tables_do_not_fit(problem: Problem, reason: str) -> DoesNotFitError:

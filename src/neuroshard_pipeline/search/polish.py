@@ -1,9 +1,9 @@
 """A local search over changes of one table at a time, each priced exactly: the last step of a search.
 
-A change gives the table another sharding type, or other equal column blocks, on the least loaded ranks or hosts that
-may hold it; moves one of its column shards to another rank; or exchanges it with a column shard of another table. The
-best change of a table is made if it lowers the predicted cost; then the next table has its turn, until no table has
-such a change. Other searches compare estimates, take loads for costs, or look at the slowest ranks only.
+A change gives the table another sharding type, or other equal column blocks, on the ranks or hosts with least load of
+other tables that may hold it; moves one of its column shards to another rank; or exchanges it with a column shard of
+another table. The best change of a table is made if it lowers the predicted cost; then the next table has its turn,
+until no table has such a change. Other searches compare estimates, take loads for costs, or look at slow ranks only.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,21 +14,22 @@ import numpy as np
 
 from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.errors import DoesNotFitError
+from neuroshard_pipeline.search.parts import step_parts
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.price import placement_costs
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.spread import spread_tables
 from neuroshard_pipeline.search.spread_choice import Usable
-from neuroshard_pipeline.search.units import sequence_group
+from neuroshard_pipeline.search.units import block_counts, sequence_group
 from neuroshard_pipeline.tables.row_blocks import row_shards
-from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, ShardingType, Table
+from neuroshard_pipeline.tables.table import Shard, ShardingType, Table
 
 #: Most placements that a search prices; it takes about a millisecond to price one.
 _MOST_PRICED = 200
 #: A change must lower the cost by at least this share.
 _LEAST_GAIN = 1e-4
-#: Numbers of equal column blocks that are tried.
-_NUM_BLOCKS = (1, 2, 4, 8)
+#: Most numbers of equal column blocks that are tried (`search.units.block_counts`).
+_NUM_COUNTS = 4
 
 #: The shards of every table, with their ranks.
 _Placed = dict[str, list[tuple[Shard, int]]]
@@ -74,11 +75,13 @@ def _changes(problem: Problem, placed: _Placed, table: Table, usable: Usable, lo
     """The placement after every change of a table; `load_ms` (W,) are the loads of the ranks before it."""
     if problem.task.constraints.is_grouped(table.name):
         return
-    ranks = np.argsort(load_ms, kind="stable").tolist()
+    others = _joined(problem, {**placed, table.name: []})
+    rest_ms = step_parts(problem.task, others.shards, others.ranks, problem.models, problem.known).own_ms
+    ranks, counts = np.argsort(rest_ms, kind="stable").tolist(), block_counts(table.embedding_dim)[:_NUM_COUNTS]
     for kind in usable(table, problem):
-        for form in _rows(problem, table, kind, load_ms) if kind != "column_wise" else ():
+        for form in _rows(problem, table, kind, rest_ms) if kind != "column_wise" else ():
             yield {**placed, table.name: form}
-        for count in _NUM_BLOCKS if kind == "column_wise" else ():
+        for count in counts if kind == "column_wise" else ():
             alike = [table, *_cut_alike(problem, placed, table, count)]
             yield {**placed, **_columns(problem, alike, count, ranks)}
     ranks_per_host = problem.task.ranks_per_host
@@ -121,20 +124,24 @@ def _columns(problem: Problem, tables: Sequence[Table], count: int, ranks: Seque
         allowed = problem.task.constraints.of(table.name).allowed_ranks(problem.task.world_size)
         own = [rank for rank in ranks if rank in allowed]
         own = own[len(found) * count :] + own[: len(found) * count]
-        if len(own) < count or width * count != table.embedding_dim or width % COLUMN_GRANULARITY:
+        if len(own) < count:
             return {}
         found[table.name] = [(Shard(table, place * width, width), own[place]) for place in range(count)]
     return found
 
 
-def _rows(problem: Problem, table: Table, kind: ShardingType, load_ms: FloatArray) -> Iterator[list[tuple[Shard, int]]]:
-    """The table with a type other than column-wise; if it lies on one host, on each of the least loaded hosts."""
-    task = problem.task
-    if kind == "table_row_wise":
-        hosts = np.argsort(load_ms.reshape(task.num_hosts, task.ranks_per_host).max(axis=1), kind="stable").tolist()
-        rows = row_shards(table, kind, task.ranks_per_host)
-        yield from ([(row, host * task.ranks_per_host + at) for at, row in enumerate(rows)] for host in hosts[:4])
-    else:
+def _rows(problem: Problem, table: Table, kind: ShardingType, rest_ms: FloatArray) -> Iterator[list[tuple[Shard, int]]]:
+    """The table with a type other than column-wise; what lies on single hosts goes to those with least other load."""
+    task, counts = problem.task, block_counts(table.embedding_dim)[:_NUM_COUNTS]
+    hosts = np.argsort(rest_ms.reshape(task.num_hosts, task.ranks_per_host).max(axis=1), kind="stable").tolist()
+    counts = {"table_row_wise": counts[:1], "grid_shard": counts[1:]}.get(kind, [])
+    for count in (count for count in counts if count <= len(hosts)):
+        width = table.embedding_dim // count
+        blocks = [row_shards(table, kind, task.ranks_per_host, place * width, width) for place in range(count)]
+        for first in range(1 if count > 1 else min(4, len(hosts))):
+            placed = [(hosts[first + place] * task.ranks_per_host, rows) for place, rows in enumerate(blocks)]
+            yield [(row, start + at) for start, rows in placed for at, row in enumerate(rows)]
+    if kind != "table_row_wise":
         with suppress(DoesNotFitError):
             found = spread_tables({table.name: kind}, task, problem.memory)
             yield list(zip(found.shards, found.ranks, strict=True))

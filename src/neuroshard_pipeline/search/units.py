@@ -86,7 +86,7 @@ def allowed_ranks(units: tuple[Unit, ...], world_size: int) -> np.ndarray | None
 
 
 def _most_blocks(task: ShardingTask) -> dict[str, int]:
-    """The most equal column blocks, a power of two, that each sequence table and others of its group may be cut into.
+    """The most equal column blocks that each sequence table and others of its group may be cut into (`block_counts`).
 
     Tables that may not be cut do not limit the others; the result does not have them.
     """
@@ -96,10 +96,18 @@ def _most_blocks(task: ShardingTask) -> dict[str, int]:
 
 
 def _own_blocks(table: Table, task: ShardingTask) -> int:
-    own, steps = task.constraints.of(table.name), table.embedding_dim // COLUMN_GRANULARITY
+    own = task.constraints.of(table.name)
     most = 1 if task.constraints.is_grouped(table.name) else own.max_shards or UNLIMITED
-    most = max(1, min(most, table.embedding_dim // own.min_width))
-    return min(steps & -steps, 1 << (most.bit_length() - 1))
+    most = min(most, table.embedding_dim // own.min_width)
+    return max(count for count in block_counts(table.embedding_dim) if count <= max(most, 1))
+
+
+def block_counts(width: int) -> list[int]:
+    """Numbers of equal column blocks, from 1 on: each block is cut into the fewest equal parts again and again."""
+    counts = [1]
+    while (steps := width // COLUMN_GRANULARITY // counts[-1]) > 1:
+        counts.append(counts[-1] * next(parts for parts in range(2, steps + 1) if steps % parts == 0))
+    return counts
 
 
 def _single(index: int, table: Table, task: ShardingTask, most_blocks: int) -> Unit:

@@ -1,6 +1,6 @@
 """TorchRec's own planner as a sharder. It imports TorchRec, an optional extra, on first use."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -74,13 +74,10 @@ class TorchRecSharder:
                     ) from error
                 num_parts *= 2
 
-    def attempt(
-        self, problem: Problem, num_parts: int, further_types: Sequence[str] = (), **options: Any
-    ) -> tuple[Placement, float]:
+    def attempt(self, problem: Problem, num_parts: int, **options: Any) -> tuple[Placement, float]:
         """The placement of one run of TorchRec's planner, and its rating by TorchRec.
 
-        A table may be cut into `num_parts` column blocks; those that may be cut by columns may also have
-        `further_types`, in TorchRec's names. The options are arguments of `stock_planner.stock_plan`.
+        A table may be cut into `num_parts` column blocks. The options are arguments of `stock_planner.stock_plan`.
 
         Raises:
             stock_planner.PlannerError: TorchRec found no plan.
@@ -94,7 +91,6 @@ class TorchRecSharder:
         choices = {}
         for (name, table), kernels in zip(tables.items(), kernel_choices(task), strict=True):
             types = _torchrec_types(table, problem)
-            types += tuple(further_types) if "column_wise" in types else ()
             choices[name] = TableChoice(table, types, _least_width(table, task, num_parts), kernels)
         plan, rating = stock_plan(task, choices, problem.memory.limits(task), problem.memory, **options)
         return _placement(task, *read_sharding_plan(plan, tables)), rating

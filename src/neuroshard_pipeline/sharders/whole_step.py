@@ -39,18 +39,13 @@ _LARGE = 20_000
 _NUM_SETS, _NUM_SETS_IF_LARGE = 8, 3
 _MOST_TRIED = 4
 
-#: Number of starting points from which a beam search runs; in tiny tasks, all results are improved further (3 instead
-#: of 2 lowered predicted costs of 250 random tasks by 0.3 %, at most by 38 %). Small tasks (`_SMALL`) have one
-#: more beam search, from a start without spread tables. Large tasks have none: it lowered none of eight costs.
+#: Number of starting points from which a beam search runs (3 instead of 2 lowered predicted costs of 250 random tasks
+#: by 0.3 %, at most by 38 %). Small tasks have one more, without spread tables. Large tasks have none: no cost fell.
 _NUM_SEARCHED = 3
 
-#: In tasks with at most this many tables times ranks, the local search improves the results of several beam searches.
-#: In larger tasks, it improves the best result only.
-_SMALL = 500
-
-#: Tasks with at most this many tables times ranks end with `search.polish`. It lowers predicted costs of random tasks
-#: of this size by up to a fifth, those of larger ones (MLPerf's tables on 8 and 16 ranks) by 0.2 % at most.
-_TINY = 128
+#: Tasks with at most this many tables times ranks end with `search.polish`, which lowers predicted costs of random tasks
+#: by up to a fifth. The fewer tables times ranks, the more results are improved; in larger tasks, only the best one is.
+_SMALL = 400
 
 #: The local search improves a beam search's result only if its cost is at most this multiple of the lowest one. On the
 #: 16 tasks of `make run`, this takes a third less time than improving all; predicted costs rise by 0.03 % on average.
@@ -60,7 +55,7 @@ _MOST_ABOVE_BEST_RESULT = 1.1
 #: which knows only one all-to-all, however many modules there are.
 _NUM_PRICED = 8
 
-#: Tiny tasks with more hosts also get starting points whose grid-sharded tables have at most so many column blocks.
+#: Small tasks with more hosts also get starting points whose grid-sharded tables have at most so many column blocks.
 _FEW_BLOCKS = 2
 
 #: In each of at most this many rounds, the type of one table of the cheapest starting point is changed; the second
@@ -95,7 +90,7 @@ def whole_step_placement(
     """The placement of lowest predicted cost that the search finds; none of the placements `given` is cheaper.
 
     The local search minimises the sum of both halves of a step, without waits between them. Except in large tasks,
-    `search.host_blocks` and `search.halves` improve the placement further. In tiny tasks, `search.polish` does, too,
+    `search.host_blocks` and `search.halves` improve the placement further. In small tasks, `search.polish` does, too,
     and several results are improved. The search also starts from the cheapest of the placements `given`.
 
     Raises:
@@ -106,7 +101,7 @@ def whole_step_placement(
     best_given = min((each for each in given if problem.fits_host_memory(each)), key=price, default=None)
     found = _searched_placements(problem, search, local, rng, best_given)
     if not _is_large(problem):
-        found = [_improved_step(problem, each) for each in found[: None if _size(problem) <= _TINY else 1]]
+        found = [_improved_step(problem, each) for each in found[: max(1, _SMALL // _size(problem))]]
     best = min(found, key=price)
     if best_given is not None and price(best_given) < price(best):
         return best_given if _is_large(problem) else _improved_step(problem, best_given)
@@ -115,7 +110,7 @@ def whole_step_placement(
 
 def _improved_step(problem: Problem, placement: Placement) -> Placement:
     found = balanced_halves(problem, improved_on_hosts(problem, placement, usable_types))
-    return polished(problem, found, usable_types) if _size(problem) <= _TINY else found
+    return polished(problem, found, usable_types) if _size(problem) <= _SMALL else found
 
 
 def _searched_placements(
@@ -197,7 +192,7 @@ def _starts(
         except DoesNotFitError:
             if given is None:
                 raise
-    for start in found if _size(problem) <= _TINY and problem.task.num_hosts > _FEW_BLOCKS else ():
+    for start in found if _size(problem) <= _SMALL and problem.task.num_hosts > _FEW_BLOCKS else ():
         if "grid_shard" in start.spread.types.values():
             with suppress(DoesNotFitError):
                 found = [*found, _start(problem, start.spread.types, search, _FEW_BLOCKS)]
