@@ -43,8 +43,8 @@ _MOST_TRIED = 4
 #: by 0.3 %, at most by 38 %). Small tasks have one more, without spread tables. Large tasks have none: no cost fell.
 _NUM_SEARCHED = 3
 
-#: Tasks with at most this many tables times ranks end with `search.polish`. It lowers predicted costs of random tasks by
-#: up to a fifth. The fewer tables times ranks, the more results are improved; in larger tasks, only the best one is.
+#: Tasks with at most this many tables times ranks end with `search.polish`. It lowers predicted costs of random tasks
+#: by up to a fifth. The fewer tables times ranks, the more results are improved; in larger tasks, only the best is.
 _SMALL = 400
 
 #: The local search improves a beam search's result only if its cost is at most this multiple of the lowest one. On the
