@@ -54,6 +54,24 @@ def test_room_is_made_by_splitting():
     assert np.sort(problem.width[state]).tolist() == [8, 8, 16, 16]
 
 
+@given(st.integers(2, 40), st.integers(1, 12))
+def test_halves_have_whole_steps_of_4_columns(steps, least):
+    constraints = Constraints([TableConstraint("t0", min_width=4 * least)])
+    task = dataclasses.replace(a_task([10], 4 * steps, 2, 2**30), constraints=constraints)
+    problem = Problem(task, None, WEIGHTS_AND_OPTIMIZER)
+    (halves,) = problem.halves(problem.whole_tables.tolist())
+    wide, narrow = problem.width[halves].tolist()
+    assert wide + narrow == 4 * steps
+    assert 0 <= wide - narrow <= 4
+    assert problem.can_halve[0] == (narrow >= 4 * min(least, steps))
+
+
+def test_room_is_made_by_splitting_tables_whose_half_is_no_multiple_of_4():
+    problem = Problem(a_task([1000] * 2, 100, 4, 52 * 4000), small_models(), WEIGHTS_AND_OPTIMIZER)
+    state = make_room(problem)
+    assert np.sort(problem.width[state]).tolist() == [48, 48, 52, 52]
+
+
 def test_sequence_tables_are_cut_no_further_than_needed():
     """The shard left over at last is one of `wide`; `low` may be cut in its place, into fewer shards."""
     shapes = {"tall": (1078, 64), "low": (80, 48), "wide": (130, 100), "tiny": (18, 48), "second": (871, 36)}

@@ -112,8 +112,7 @@ def test_a_placement_costs_the_same_as_its_plan_priced_again():
     task = ShardingTask(tables, 3, 512, 2**30, constraints=Constraints(together=[["t1", "t3"]]))
     problem = Problem(task, small_models(), WEIGHTS_AND_OPTIMIZER)
     whole_tables = problem.whole_tables.tolist()
-    (half,) = problem.halves(whole_tables[:1])
-    kinds = np.array([half, half, *whole_tables[1:]])
+    kinds = np.array([*problem.halves(whole_tables[:1])[0], *whole_tables[1:]])
     placement = problem.placement(kinds, np.array([0, 1, 2, 0]))
     assert placement.shards[:2] == (Shard(tables[0], 0, 8), Shard(tables[0], 8, 8))
     assert [array.tolist() for array in problem.kinds_of(placement)] == [kinds.tolist(), [0, 1, 2, 0]]
@@ -136,7 +135,7 @@ def test_every_table_and_width_is_embedded_once():
     tables = random_tables(np.random.default_rng(0), 5, dims=(16,))
     problem = Problem(ShardingTask(tables, 2, 16, 2**60), models, WEIGHTS_AND_OPTIMIZER)
     halves = problem.halves(problem.whole_tables.tolist())
-    placement = problem.placement(np.repeat(halves, 2), np.arange(10) % 2)
+    placement = problem.placement(halves.ravel(), np.arange(10) % 2)
     price_plan(problem, placement, "by hand")
     price_plan(problem, Placement(tuple(map(whole, tables)), (0, 1, 0, 1, 0)), "by hand")
     assert len(embedded) == len(set(embedded)) == 10

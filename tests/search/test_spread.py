@@ -72,7 +72,7 @@ def test_a_search_beside_spread_tables_sees_the_price_of_the_whole_plan_except_t
         return
     halved = [int(kind) for kind in columns.whole_tables if columns.can_halve[kind] and rng.random() < 0.5]
     kept = [int(kind) for kind in columns.whole_tables if int(kind) not in halved]
-    kinds = np.array([*kept, *np.repeat(columns.halves(halved), 2)], dtype=np.int64)
+    kinds = np.array([*kept, *columns.halves(halved).ravel()], dtype=np.int64)
     state = placed_state(kinds, rng.integers(task.world_size, size=len(kinds)), columns)
     plan = price_plan(problem, joined(problem, columns.placement(state.kinds, state.ranks), spread), "drawn")
     input_dist_ms = step_parts(task, plan.shards, plan.ranks, problem.models).input_dist_ms

@@ -153,5 +153,5 @@ def _with_shard(kind: int, layout: Layout, columns: Problem) -> Layout:
     if not columns.can_halve[kind] or num_shards > unit.max_shards:
         problem = f"no rank has {int(columns.bytes[kind])} bytes for {unit.name!r} beside the shards that stay"
         raise DoesNotFitError(f"{task.task_id}: {problem}; plan from nothing, or give the ranks more memory")
-    half = int(columns.halves([kind])[0])
-    return _with_shard(half, _with_shard(half, layout, columns), columns)
+    one, other = columns.halves([kind])[0].tolist()
+    return _with_shard(other, _with_shard(one, layout, columns), columns)

@@ -72,8 +72,8 @@ def noise_note(noise: Mapping[str, Any], num_tasks: int) -> str:
         )
     elif limit > _COARSE:
         note += (
-            " This machine is too noisy to tell good sharders apart: run the stage search with more rounds, as in "
-            "`--params search.steps.rounds=160,search.steps.time_budget_s=null`, or on a quieter machine."
+            " This machine is too noisy to tell good sharders apart: measure four times as long, as in `--params "
+            "search.steps.rounds=160,search.steps.time_budget_s=null`, or run the stage search on a quieter machine."
         )
     return note
 

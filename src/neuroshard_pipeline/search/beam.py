@@ -107,14 +107,14 @@ def _expansions(beam: list[PlacedState], problem: Problem, num_candidates: int) 
         state = np.sort(placed.kinds)
         halved, halves = _candidates(state, problem, num_candidates)
         children = np.repeat(np.append(state, 0)[None], len(halved), axis=0)
-        children[:, -1] = children[np.arange(len(halved)), np.searchsorted(state, halved)] = halves
+        children[:, -1], children[np.arange(len(halved)), np.searchsorted(state, halved)] = halves.T
         children.sort(axis=1)
         states |= {key: child for child in children if (key := child.tobytes()) not in states}
     return np.array(list(states.values()), dtype=np.int64)
 
 
 def _candidates(state: IntArray, problem: Problem, num_candidates: int) -> tuple[IntArray, IntArray]:
-    """The kinds of `state` to halve, and the kinds of their halves."""
+    """The kinds of `state` to halve, and the kinds of both halves of each."""
     distinct = np.unique(state[problem.may_split(state)])
     distinct = distinct[problem.can_halve[distinct]]
     distinct = distinct[np.lexsort((-problem.width[distinct], problem.unit[distinct]))]

@@ -1,8 +1,6 @@
 """Halves shards by columns until they fit; sequence tables of a group (`Unit.group`) are cut into shards of one width.
 
-A shard of a sequence table is cut into three or more parts if half of its width is not a multiple of 4.
-
-Shapes: N shards.
+Shards of sequence tables are cut into three or more parts if half their width is no multiple of 4. Shapes: N shards.
 """
 
 from collections.abc import Sequence
@@ -32,9 +30,11 @@ def may_halve(state: IntArray, problem: Problem) -> BoolArray:
 def halved(state: IntArray, chosen: IntArray, problem: Problem) -> IntArray:
     """`state` after the shards `chosen` have been halved, and then the wider ones of every group's cut tables, too."""
     while len(chosen):
-        cut, parts = state[chosen], _parts(state[chosen], problem)
-        pieces = problem.numbers(zip(problem.unit[cut].tolist(), (problem.width[cut] // parts).tolist(), strict=True))
-        state = np.concatenate([np.delete(state, chosen), np.repeat(pieces, parts)])
+        in_group = problem.group[problem.unit[state[chosen]]] >= 0
+        halves, alike = problem.halves(state[chosen[~in_group]].tolist()), state[chosen[in_group]]
+        parts = _parts(alike, problem)
+        pairs = zip(problem.unit[alike].tolist(), (problem.width[alike] // parts).tolist(), strict=True)
+        state = np.concatenate([np.delete(state, chosen), halves.ravel(), np.repeat(problem.numbers(pairs), parts)])
         group = np.where(problem.is_cut[state], problem.group[problem.unit[state]], -1)
         width, least = problem.width[state], np.full(len(problem.units) + 1, np.inf)
         np.minimum.at(least, group, width)
@@ -43,11 +43,9 @@ def halved(state: IntArray, chosen: IntArray, problem: Problem) -> IntArray:
 
 
 def _parts(state: IntArray, problem: Problem) -> IntArray:
-    """(N,) into how many parts each shard is cut: 2, or the fewest equal ones of sequence tables."""
-    parts = np.full(len(state), 2)
-    for at in np.flatnonzero(problem.group[problem.unit[state]] >= 0).tolist():
-        parts[at] = [*block_counts(int(problem.width[state[at]])), 2][1]
-    return parts
+    """(N,) into how many equal parts each shard is cut if its table is a sequence table: the fewest, at least 2."""
+    widths, at = np.unique(problem.width[state], return_inverse=True)
+    return np.array([[*block_counts(width), 2][1] for width in widths.tolist()], dtype=np.int64)[at]
 
 
 def all_cut_alike(state: IntArray, problem: Problem) -> IntArray:

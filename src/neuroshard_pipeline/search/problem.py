@@ -202,13 +202,16 @@ class Problem:
         return np.array([self._number[pair] for pair in wanted], dtype=np.int64)
 
     def halves(self, kinds: Sequence[int]) -> IntArray:
-        """Kinds of half the width, one for each of `kinds`."""
-        return self.numbers((int(self.unit[kind]), int(self.width[kind]) // 2) for kind in kinds)
+        """(N, 2) kinds of both halves of each of `kinds`; the first is wider if half the width is no multiple of 4."""
+        unit, width = self.unit[list(kinds)], self.width[list(kinds)]
+        narrow = width // (2 * COLUMN_GRANULARITY) * COLUMN_GRANULARITY
+        widths = np.stack([width - narrow, narrow], axis=1)
+        return self.numbers(zip(unit.repeat(2).tolist(), widths.ravel().tolist(), strict=True)).reshape(-1, 2)
 
     @property
     def can_halve(self) -> BoolArray:
-        """(Y,) whether half the width is still a multiple of 4 and no narrower than the unit allows."""
-        return (self.width % (2 * COLUMN_GRANULARITY) == 0) & (self.width >= 2 * self.min_width[self.unit])
+        """(Y,) whether the narrower of two halves, whose widths are multiples of 4, is as wide as the unit demands."""
+        return self.width // (2 * COLUMN_GRANULARITY) * COLUMN_GRANULARITY >= self.min_width[self.unit]
 
     def may_split(self, state: IntArray) -> BoolArray:
         """(N,) whether the unit of each shard may have one more shard; `state` (N,) holds all shards' kinds."""

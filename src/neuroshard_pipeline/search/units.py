@@ -98,8 +98,8 @@ def _most_blocks(task: ShardingTask) -> dict[str, int]:
 def _own_blocks(table: Table, task: ShardingTask) -> int:
     own = task.constraints.of(table.name)
     most = 1 if task.constraints.is_grouped(table.name) else own.max_shards or UNLIMITED
-    most = min(most, table.embedding_dim // own.min_width)
-    return max(count for count in block_counts(table.embedding_dim) if count <= max(most, 1))
+    most = max(1, min(most, table.embedding_dim // own.min_width))
+    return max(count for count in block_counts(table.embedding_dim) if count <= most)
 
 
 def block_counts(width: int) -> list[int]:

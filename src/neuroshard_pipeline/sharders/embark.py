@@ -75,8 +75,7 @@ class EmbarkSharder:
                 if best is None:
                     raise self._no_room(problem, state, without_rank)
                 break
-            halves = np.repeat(problem.halves([int(state[chosen])]), 2)
-            state = np.concatenate([np.delete(state, chosen), halves])
+            state = np.concatenate([np.delete(state, chosen), *problem.halves([int(state[chosen])])])
         assert best is not None  # `stale` counts only after a first placement
         return problem.placement(*best)
 
