@@ -43,7 +43,7 @@ TABLES = [
     Table("a", 301, 32, 5.0, num_features=2),
     Table("b", 50, 4, 1.0),
     Table("c", 2000, 12, 2.5, module="other", is_weighted=True),
-    Table("s", 90, 8, 1.5, pooling="none"),
+    Table("s", 90, 12, 1.5, pooling="none"),
 ]
 TASK = ShardingTask(TABLES, WORLD, batch_size=32, memory_bytes=2**30, local_world_size=PER_HOST)
 BATCHES = drawn_batches(TABLES, 32, num_batches=2, seed=0)
@@ -70,7 +70,8 @@ def plan_of(name: str, *placed: tuple[Shard, int]) -> Plan:
 PLANS = [
     plan_of(
         "columns and replicas",
-        *((Shard(A, 0, 16), 0), (Shard(A, 16, 16), 3), (whole(C), 2), (whole(S), 1)),
+        *((Shard(A, 0, 20), 0), (Shard(A, 20, 12), 3), (whole(C), 2)),
+        *((Shard(S, 4 * place, 4), place) for place in range(3)),
         *((whole(B, "data_parallel"), rank) for rank in range(WORLD)),
     ),
     plan_of(
