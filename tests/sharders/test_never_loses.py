@@ -75,6 +75,28 @@ def test_grid_sharded_tables_may_have_fewer_column_blocks_than_there_are_hosts()
     )  # 2.23 with as many blocks as hosts
 
 
+def test_few_tables_are_searched_from_all_combinations_of_sharding_types():
+    """Two weighted tables are best grid-sharded together, the other one row-wise; no single change leads there."""
+    tables = [
+        Table("t0", 740, 64, 17.9, num_features=2, is_weighted=True),
+        Table("t1", 114_099, 64, 0.523, num_features=3, data_type="fp16"),
+        Table("t2", 1745, 64, 93.4, num_features=2, data_type="fp16", is_weighted=True),
+    ]
+    options = {"local_world_size": 1, "pipelines_input_dist": True}
+    task = ShardingTask(tables, 5, 285, 16_601_884, "adam", **options)
+    plan = shard(task, load_cost_models("h100"), params=QUICK)
+    assert plan.predicted_cost_ms < 0.5  # 0.523 if all tables are row-wise
+
+
+def test_a_rank_that_the_cost_models_tell_apart_from_others_is_tried():
+    """Ranks 0 to 7 share a host of the modelled cluster, but not of the task. Rank 8 makes the all-to-alls cheaper."""
+    tables = [Table("t0", 21, 8, 0.768, data_type="fp16"), Table("t1", 46, 8, 2.348, data_type="fp16")]
+    options = {"local_world_size": 1, "pipelines_input_dist": True}
+    task = ShardingTask(tables, 9, 225, 5955, "adam", **options)
+    plan = shard(task, load_cost_models("h100"), params=QUICK)
+    assert plan.predicted_cost_ms < 0.298  # 0.302 without rank 8
+
+
 def test_a_table_in_host_memory_gets_a_cache_where_memory_is_left_for_one():
     rows, factors = (191, 42, 320, 812, 777), (0.576, 0.428, 0.738, 0.204, 0.52)
     types = ("fp32", "fp32", "fp16", "fp16", "fp32")

@@ -15,19 +15,12 @@ import torch
 from torch import Tensor
 
 from neuroshard_pipeline.arrays import FloatArray, IntArray
+from neuroshard_pipeline.cost_models import measured
 from neuroshard_pipeline.cost_models.calibration import Predictions, calibrate
 from neuroshard_pipeline.cost_models.comm import CommCostModel, rank_costs, ranks_per_host_of
 from neuroshard_pipeline.cost_models.comm_features import COMM_DIRECTIONS, COMM_WORK_TERMS, comm_features
 from neuroshard_pipeline.cost_models.fitting import FeatureRows, Fit, fit, fitted, relative_loss
 from neuroshard_pipeline.cost_models.initial_weights import comm_weights
-from neuroshard_pipeline.cost_models.measured import (
-    CommData,
-    Split,
-    held_out_frame,
-    join_costs,
-    split_samples,
-    training_summary,
-)
 from neuroshard_pipeline.cost_models.metrics import Metrics, metrics_of
 from neuroshard_pipeline.cost_models.network import Network
 from neuroshard_pipeline.cost_models.params import CommTrainParams
@@ -43,13 +36,15 @@ _PARTS = {f"comm_{direction}": direction for direction in COMM_DIRECTIONS}
 _UNSCALED = (list(COMM_WORK_TERMS).index("wait"),)
 
 
-def comm_data(samples_frame: pd.DataFrame, costs_frame: pd.DataFrame) -> CommData:
+def comm_data(samples_frame: pd.DataFrame, costs_frame: pd.DataFrame) -> measured.CommData:
     """Join samples with their measured costs; leave out and count samples of which any rank has no usable cost.
 
     Raises:
         CostModelError: a measured sample is not among the samples.
     """
-    return join_costs(comm_samples_from_frame(samples_frame), costs_frame.sort_values(["sample_id", "rank"]), "comm")
+    return measured.join_costs(
+        comm_samples_from_frame(samples_frame), costs_frame.sort_values(["sample_id", "rank"]), "comm"
+    )
 
 
 def train_comm_model(
@@ -77,20 +72,20 @@ def train_comm_model(
     """
     started = time.perf_counter()
     data = comm_data(samples_frame, costs_frame)
-    split = split_samples(data.sample_ids, params.validation_share, params.test_share, params.seed)
+    split = measured.split_samples(data.sample_ids, params.validation_share, params.test_share, params.seed)
     model = fit_comm(data, split, params, provenance, executor)
     held_out = comm_held_out(model, data.take(split.test))
     seconds = time.perf_counter() - started
     metrics = metrics_of(held_out, provenance.get("noise_floor"), _PARTS)
     for name in _PARTS:
-        summary = training_summary(split, params.epochs, data.left_out, seconds)
+        summary = measured.training_summary(split, params.epochs, data.left_out, seconds)
         metrics[name] |= {**summary, "world_sizes": list(model.world_sizes)}
     return model, metrics, held_out
 
 
 def fit_comm(
-    data: CommData,
-    split: Split,
+    data: measured.CommData,
+    split: measured.Split,
     params: CommTrainParams,
     provenance: Mapping[str, Any],
     executor: WorkerParams | None = None,
@@ -120,7 +115,7 @@ def fit_comm(
 
 
 def _fit_direction(
-    direction: str, data: CommData, split: Split, params: CommTrainParams, ranks_per_host: int | None
+    direction: str, data: measured.CommData, split: measured.Split, params: CommTrainParams, ranks_per_host: int | None
 ) -> Fit:
     """Fit the network of one direction; the loss is the mean of `relative_loss` over the ranks of all samples."""
     rows, _ = _rank_rows(data, split, direction, ranks_per_host)
@@ -139,7 +134,7 @@ def _fit_direction(
 
 
 def _rank_rows(
-    data: CommData, split: Split, direction: str, ranks_per_host: int | None
+    data: measured.CommData, split: measured.Split, direction: str, ranks_per_host: int | None
 ) -> tuple[FeatureRows, FloatArray]:
     """Features of all ranks, in the order of samples and ranks, and the context (R, F) before scaling."""
     parts = [
@@ -156,12 +151,12 @@ def _inputs(sample: CommSample, direction: str) -> tuple[tuple[int, ...], tuple[
     return sample.dim_sums, sample.start_skew_ms if direction == "forward" else (0.0,) * sample.world_size
 
 
-def _measured(data: CommData, direction: str) -> FloatArray:
+def _measured(data: measured.CommData, direction: str) -> FloatArray:
     """(R,) measured ms of all ranks."""
     return data.costs_ms[:, COMM_DIRECTIONS.index(direction)]
 
 
-def _predictions(model: CommCostModel, data: CommData, direction: str) -> Predictions:
+def _predictions(model: CommCostModel, data: measured.CommData, direction: str) -> Predictions:
     """Predictions of the members for all ranks of all samples."""
     members = [model.member_costs(direction, *_inputs(sample, direction), sample.batch_size) for sample in data.samples]
     return Predictions.of(_measured(data, direction), np.concatenate(members, axis=1))
@@ -181,7 +176,7 @@ def comm_intervals(model: CommCostModel, samples: Sequence[CommSample]) -> tuple
     return np.concatenate(forward), np.concatenate(backward)
 
 
-def comm_held_out(model: CommCostModel, data: CommData) -> pd.DataFrame:
+def comm_held_out(model: CommCostModel, data: measured.CommData) -> pd.DataFrame:
     """Predictions beside the measured costs of `data`; for the columns see `held_out_frame`."""
     predicted, intervals = predict_comm(model, data.samples), comm_intervals(model, data.samples)
     worlds = [sample.world_size for sample in data.samples]
@@ -191,4 +186,4 @@ def comm_held_out(model: CommCostModel, data: CommData) -> pd.DataFrame:
         f"comm_{direction}": (_measured(data, direction), predicted[:, column], intervals[column])
         for column, direction in enumerate(COMM_DIRECTIONS)
     }
-    return held_out_frame(keys, models)
+    return measured.held_out_frame(keys, models)

@@ -14,19 +14,12 @@ import torch
 from torch import Tensor
 
 from neuroshard_pipeline.arrays import FloatArray, IntArray
+from neuroshard_pipeline.cost_models import measured
 from neuroshard_pipeline.cost_models.calibration import Predictions, calibrate
 from neuroshard_pipeline.cost_models.compute import ComputeCostModel, embed, price
 from neuroshard_pipeline.cost_models.compute_features import segment_sums, shard_features
 from neuroshard_pipeline.cost_models.fitting import FeatureRows, Fit, Loss, fit, fitted, relative_loss
 from neuroshard_pipeline.cost_models.initial_weights import compute_weights
-from neuroshard_pipeline.cost_models.measured import (
-    ComputeData,
-    Split,
-    held_out_frame,
-    join_costs,
-    split_samples,
-    training_summary,
-)
 from neuroshard_pipeline.cost_models.metrics import Metrics, metrics_of
 from neuroshard_pipeline.cost_models.network import Network
 from neuroshard_pipeline.cost_models.params import ComputeTrainParams
@@ -45,7 +38,7 @@ def compute_data(
     costs_frame: pd.DataFrame,
     settings_frame: pd.DataFrame | None = None,
     purpose: str = TRAINING,
-) -> ComputeData:
+) -> measured.ComputeData:
     """Samples joined with their measured costs; samples without a usable cost are left out and counted.
 
     Args:
@@ -60,9 +53,9 @@ def compute_data(
     """
     samples = compute_samples_from_frame(samples_frame, pool_frame, settings_frame)
     if settings_frame is None:
-        return join_costs(samples, costs_frame, "compute")
+        return measured.join_costs(samples, costs_frame, "compute")
     wanted = settings_frame.loc[settings_frame["purpose"] == purpose, "sample_id"]
-    return join_costs(samples, costs_frame, "compute", wanted)
+    return measured.join_costs(samples, costs_frame, "compute", wanted)
 
 
 def train_compute_model(
@@ -94,17 +87,17 @@ def train_compute_model(
     """
     started = time.perf_counter()
     data = compute_data(samples_frame, pool_frame, costs_frame, settings_frame)
-    split = split_samples(data.sample_ids, params.validation_share, params.test_share, params.seed)
+    split = measured.split_samples(data.sample_ids, params.validation_share, params.test_share, params.seed)
     model = fit_compute(data, split, params, provenance, executor)
     held_out = compute_held_out(model, data.take(split.test))
-    summary = training_summary(split, params.epochs, data.left_out, time.perf_counter() - started)
+    summary = measured.training_summary(split, params.epochs, data.left_out, time.perf_counter() - started)
     metrics = metrics_of(held_out, provenance.get("noise_floor"), _PARTS)
     return model, {name: {**figures, **summary} for name, figures in metrics.items()}, held_out
 
 
 def fit_compute(
-    data: ComputeData,
-    split: Split,
+    data: measured.ComputeData,
+    split: measured.Split,
     params: ComputeTrainParams,
     provenance: Mapping[str, Any],
     executor: WorkerParams | None = None,
@@ -142,8 +135,8 @@ class _MemberFit:
     Initial weights and batches are drawn as for all members, so that the fit of a member does not depend on the others.
     """
 
-    data: ComputeData
-    split: Split
+    data: measured.ComputeData
+    split: measured.Split
     params: ComputeTrainParams
 
     def __call__(self, members: IntArray) -> Fit:
@@ -157,7 +150,7 @@ class _MemberFit:
         return fit(own, _loss(rows, costs, params), split, params, generator, "compute cost model")
 
 
-def _feature_rows(data: ComputeData, split: Split) -> tuple[FeatureRows, FloatArray]:
+def _feature_rows(data: measured.ComputeData, split: measured.Split) -> tuple[FeatureRows, FloatArray]:
     """Scaled features of all shards, and their context (S, F) before scaling."""
     work, context, counts = _sample_features(data.samples)
     return FeatureRows(work, context, counts, split), context
@@ -184,17 +177,17 @@ def _loss(rows: FeatureRows, costs: Tensor, params: ComputeTrainParams) -> Loss:
     return loss
 
 
-def compute_held_out(model: ComputeCostModel, data: ComputeData) -> pd.DataFrame:
+def compute_held_out(model: ComputeCostModel, data: measured.ComputeData) -> pd.DataFrame:
     """Predicted and measured costs as in `held_out_frame`; ranks are null, and only totals have intervals."""
-    measured, predicted = data.costs_ms, predict_compute(model, data.samples)
+    costs_ms, predicted = data.costs_ms, predict_compute(model, data.samples)
     none = np.full((len(predicted), 2), np.nan)
     models = {
-        "compute": (measured.sum(axis=1), predicted.sum(axis=1), compute_intervals(model, data.samples)),
-        "compute_forward": (measured[:, 0], predicted[:, 0], none),
-        "compute_backward": (measured[:, 1], predicted[:, 1], none),
+        "compute": (costs_ms.sum(axis=1), predicted.sum(axis=1), compute_intervals(model, data.samples)),
+        "compute_forward": (costs_ms[:, 0], predicted[:, 0], none),
+        "compute_backward": (costs_ms[:, 1], predicted[:, 1], none),
     }
     no_rank = pd.array([None] * len(data.samples), dtype="Int64")
-    return held_out_frame(pd.DataFrame({"sample_id": data.sample_ids, "rank": no_rank}), models)
+    return measured.held_out_frame(pd.DataFrame({"sample_id": data.sample_ids, "rank": no_rank}), models)
 
 
 def predict_compute(model: ComputeCostModel, samples: Sequence[ComputeSample]) -> FloatArray:

@@ -28,16 +28,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from neuroshard_pipeline.arrays import FloatArray
+from neuroshard_pipeline.lab import exchange
 from neuroshard_pipeline.lab.device import ModelledDevice
-from neuroshard_pipeline.lab.exchange import (
-    FLOAT_BYTES,
-    all_reduce,
-    all_reduce_across_hosts,
-    averaging,
-    concatenation,
-    input_dist,
-    output_dist,
-)
 from neuroshard_pipeline.lab.host_memory import host_us
 from neuroshard_pipeline.lab.lookups import Lookup, lookup_of_shards
 from neuroshard_pipeline.lab.network import NetworkParams
@@ -127,12 +119,12 @@ def step_phases(groups: Sequence[Group], job: Job) -> list[Phase]:
     """All phases of a step in order."""
     modules = list(dict.fromkeys(group.module for group in groups))
     of_module = [[group for group in groups if group.module == module] for module in modules]
-    exchanges = [output_dist(group, job) for group in groups]
+    exchanges = [exchange.output_dist(group, job) for group in groups]
     lookups = [_lookup_us(group, job) for group in groups]
-    sides = [phase for members in of_module for phase in concatenation(members, job)]
+    sides = [phase for members in of_module for phase in exchange.concatenation(members, job)]
     backward = [phase for _, phases in exchanges for phase in phases]
     forward = [phase for phases, _ in exchanges for phase in phases]
-    ids = [phase for members in of_module for phase in (*search_of_ids(members, job), *input_dist(members, job))]
+    ids = [phase for own in of_module for phase in (*search_of_ids(own, job), *exchange.input_dist(own, job))]
     places = [rows_at_places(group, job) for group in groups]
     return [
         *sides,
@@ -141,7 +133,7 @@ def step_phases(groups: Sequence[Group], job: Job) -> list[Phase]:
         *(Work("module", _averaged_us(group, job)) for group in groups),
         *(Work("backward_compute", us) for _, us in lookups),
         *(phase for group in groups for phase in _dense(group, job)),
-        *averaging(groups, job),
+        *exchange.averaging(groups, job),
         *([] if job.task.pipelines_input_dist else ids),
         *(Work("host", host_us(group, job)) for group in groups),
         *(Work("forward_compute", us) for us, _ in lookups),
@@ -182,7 +174,7 @@ def _gathering(group: Group, job: Job) -> list[Work]:
     kernels = {(rank, kernel_of(shard)) for shard, rank in zip(group.shards, group.ranks.tolist(), strict=True)}
     several = np.bincount([rank for rank, _ in kernels], minlength=job.world_size) > 1
     floats = job.task.batch_size / group.copies(job) * group.on_ranks(columns, job.world_size)
-    return [Work("module", job.kernels_us(2 * FLOAT_BYTES * floats * several))] if several.any() else []
+    return [Work("module", job.kernels_us(2 * exchange.FLOAT_BYTES * floats * several))] if several.any() else []
 
 
 def _lookup_us(group: Group, job: Job) -> tuple[FloatArray, FloatArray]:
@@ -207,7 +199,7 @@ def _averaged_us(group: Group, job: Job) -> FloatArray:
     """
     samples = job.local_batch if group.is_replicated else job.task.batch_size
     floats = group.on_ranks(lambda shard: columns(shard) * (shard.table.pooling == "mean"), job.world_size)
-    return job.kernels_us(2 * FLOAT_BYTES * samples * floats)
+    return job.kernels_us(2 * exchange.FLOAT_BYTES * samples * floats)
 
 
 def _lookup(shards: Sequence[Shard], group: Group, job: Job) -> Lookup:
@@ -223,14 +215,16 @@ def _dense(group: Group, job: Job) -> list[Phase]:
         return []
     if group.is_replicated:
         return [phase for key in dict.fromkeys(map(kernel_of, group.shards)) for phase in _replicas(group, key, job)]
-    gradients = FLOAT_BYTES * group.on_ranks(lambda shard: shard.num_rows * shard.embedding_dim, job.world_size)
-    return [_update(gradients, job), all_reduce_across_hosts(gradients, job)]
+    gradients = exchange.FLOAT_BYTES * group.on_ranks(
+        lambda shard: shard.num_rows * shard.embedding_dim, job.world_size
+    )
+    return [_update(gradients, job), exchange.all_reduce_across_hosts(gradients, job)]
 
 
 def _replicas(group: Group, kernel: Kernel, job: Job) -> list[Phase]:
     """Gradients of the replicas of one kernel, which have the weights' data type and an all_reduce of their own."""
     gradients = group.on_ranks(lambda shard: shard.weight_bytes * (kernel_of(shard) == kernel), job.world_size)
-    return [_update(gradients, job), all_reduce(float(gradients[0]), job)]
+    return [_update(gradients, job), exchange.all_reduce(float(gradients[0]), job)]
 
 
 def _update(gradients: FloatArray, job: Job) -> Work:

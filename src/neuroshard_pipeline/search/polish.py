@@ -16,7 +16,7 @@ from neuroshard_pipeline.arrays import FloatArray
 from neuroshard_pipeline.errors import DoesNotFitError
 from neuroshard_pipeline.search.parts import step_parts
 from neuroshard_pipeline.search.plan import Placement
-from neuroshard_pipeline.search.price import placement_costs
+from neuroshard_pipeline.search.price import placement_costs, predicted_cost
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.spread import spread_tables
 from neuroshard_pipeline.search.spread_choice import Usable
@@ -47,7 +47,8 @@ def polished(problem: Problem, placement: Placement, usable: Usable) -> Placemen
     num_priced = num_kept = 0
     tables = sorted(problem.task.tables, key=lambda table: -table.pooling_factor * table.embedding_dim)
     for table in cycle(tables):
-        changed = (_joined(problem, found) for found in _changes(problem, _placed(best), table, usable, parts.own_ms))
+        rank_ms = np.array(predicted_cost(parts, problem.models, problem.task.batch_size).rank_ms)
+        changed = (_joined(problem, found) for found in _changes(problem, _placed(best), table, usable, rank_ms))
         tried = [found for found in changed if problem.allows(found)]
         costs = placement_costs(problem, tried)
         num_priced, num_kept = num_priced + len(tried), num_kept + 1
@@ -71,8 +72,8 @@ def _joined(problem: Problem, placed: _Placed) -> Placement:
     return Placement(tuple(s for of in pairs for s, _ in of), tuple(rank for of in pairs for _, rank in of))
 
 
-def _changes(problem: Problem, placed: _Placed, table: Table, usable: Usable, load_ms: FloatArray) -> Iterator[_Placed]:
-    """The placement after every change of a table; `load_ms` (W,) are the loads of the ranks before it."""
+def _changes(problem: Problem, placed: _Placed, table: Table, usable: Usable, rank_ms: FloatArray) -> Iterator[_Placed]:
+    """The placement after every change of a table; `rank_ms` (W,) are the predicted costs of the ranks before it."""
     if problem.task.constraints.is_grouped(table.name):
         return
     others = _joined(problem, {**placed, table.name: []})
@@ -85,8 +86,8 @@ def _changes(problem: Problem, placed: _Placed, table: Table, usable: Usable, lo
             alike = [table, *_cut_alike(problem, placed, table, count)]
             yield {**placed, **_columns(problem, alike, count, ranks)}
     ranks_per_host = problem.task.ranks_per_host
-    host = np.arange(len(load_ms)) // ranks_per_host * (ranks_per_host > 1)  # 0 for all if a host is one rank
-    kinds = np.stack([load_ms.round(9), problem.limits, host], axis=1)
+    host = np.arange(len(rank_ms)) // ranks_per_host * (ranks_per_host > 1)  # 0 for all if a host is one rank
+    kinds = np.stack([rank_ms.round(9), problem.limits, host], axis=1)
     targets = np.unique(kinds, axis=0, return_index=True)[1].tolist()  # one of all ranks that are alike
     for place, (shard, own) in enumerate(placed[table.name]):
         if shard.sharding_type != "column_wise":

@@ -14,9 +14,11 @@ Three kinds of tables are spread:
 the best ones. A step has fixed costs for every sharding type that occurs; therefore whole sets of tables are compared.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import product
 
 import numpy as np
 
@@ -101,6 +103,14 @@ class SpreadChoice:
             for count in sorted({*(n for n in _CUT_COUNTS if n < len(heaviest)), len(heaviest)} - {0}):
                 found += self._with_replicas(self._estimate, kind, heaviest[:count])
         return sorted(found, key=lambda candidate: candidate.estimate_ms)
+
+    def combinations(self, most: int) -> list[Candidate]:
+        """Candidates with all combinations of the tables' types, without estimates; none if more than `most`."""
+        own = [[(name, kind) for kind in kinds] for name, kinds in self._types.items()]
+        if math.prod(map(len, own)) > most:
+            return []
+        spread = ({name: kind for name, kind in pairs if kind != "column_wise"} for pairs in product(*own))
+        return [Candidate(np.nan, partial(dict, types)) for types in spread]
 
     def neighbours(self, types: Mapping[str, ShardingType]) -> list[Candidate]:
         """Candidates with another sharding type for one of the tables, in ascending order of estimated cost."""

@@ -58,6 +58,9 @@ _NUM_PRICED = 8
 #: Small tasks with more hosts also get starting points whose grid-sharded tables have at most so many column blocks.
 _FEW_BLOCKS = 2
 
+#: The search starts from all combinations of sharding types if the tables may have at most so many.
+_MOST_COMBINATIONS = 128
+
 #: In each of at most this many rounds, the type of one table of the cheapest starting point is changed; the second
 #: number is the most changes that are tried in a round.
 _MOST_CHANGES, _NUM_NEIGHBOURS = 6, 8
@@ -192,13 +195,14 @@ def _starts(
         except DoesNotFitError:
             if given is None:
                 raise
-    for start in found if _size(problem) <= _SMALL and problem.task.num_hosts > _FEW_BLOCKS else ():
-        if "grid_shard" in start.spread.types.values():
+    combined = _starts_that_fit(problem, choice.combinations(_MOST_COMBINATIONS), search, _MOST_COMBINATIONS)
+    for starts in (found, combined) if _size(problem) <= _SMALL and problem.task.num_hosts > _FEW_BLOCKS else ():
+        for types in [start.spread.types for start in starts if "grid_shard" in start.spread.types.values()]:
             with suppress(DoesNotFitError):
-                found = [*found, _start(problem, start.spread.types, search, _FEW_BLOCKS)]
+                starts.append(_start(problem, types, search, _FEW_BLOCKS))
     if given is not None:
         found.append(_start_at(problem, given))
-    found = _in_order(_priced(problem, found))
+    found = _in_order([*_priced(problem, found), *_in_order(_priced(problem, combined))[:_NUM_SEARCHED]])
     halves = []
     for start in found[: 1 if _is_large(problem) else None]:
         if start.columns is not None and start.state is not None:
