@@ -72,3 +72,13 @@ def test_blocks_of_a_table_go_to_the_ranks_that_others_load_least(sharding_type)
     found = polished(problem, Placement(tuple(map(whole, tables)), (0, 1)), usable_types)
     placed = {(shard.table.name, rank) for shard, rank in zip(found.shards, found.ranks, strict=True)}
     assert placed == {("whole", 0), ("cut", 1), ("cut", 2)}
+
+
+def test_tables_that_are_kept_together_move_together():
+    tables = [Table("a", 400, 16, 30.0), Table("b", 300, 16, 20.0), Table("pinned", 500, 16, 50.0)]
+    own = [TableConstraint("pinned", ranks=[0])]
+    constraints = Constraints(own, together=[("a", "b")], sharding_types=("table_wise",))
+    task = ShardingTask(tables, 2, 512, 2**30, constraints=constraints)
+    problem = Problem(task, step_models(), WEIGHTS_AND_OPTIMIZER)
+    found = polished(problem, Placement(tuple(map(whole, tables)), (0, 0, 0)), usable_types)
+    assert found.ranks == (1, 1, 0)

@@ -74,7 +74,12 @@ def _joined(problem: Problem, placed: _Placed) -> Placement:
 
 def _changes(problem: Problem, placed: _Placed, table: Table, usable: Usable, rank_ms: FloatArray) -> Iterator[_Placed]:
     """The placement after every change of a table; `rank_ms` (W,) are the predicted costs of the ranks before it."""
-    if problem.task.constraints.is_grouped(table.name):
+    ranks_per_host = problem.task.ranks_per_host
+    host = np.arange(len(rank_ms)) // ranks_per_host * (ranks_per_host > 1)  # 0 for all if a host is one rank
+    kinds = np.stack([rank_ms.round(9), problem.limits, host], axis=1)
+    targets = np.unique(kinds, axis=0, return_index=True)[1].tolist()  # one of all ranks that are alike
+    for group in (names for names in problem.task.constraints.together if table.name in names):
+        yield from ({**placed, **{name: [(placed[name][0][0], rank)] for name in group}} for rank in targets)
         return
     others = _joined(problem, {**placed, table.name: []})
     rest_ms = step_parts(problem.task, others.shards, others.ranks, problem.models, problem.known).own_ms
@@ -85,10 +90,6 @@ def _changes(problem: Problem, placed: _Placed, table: Table, usable: Usable, ra
         for count in counts if kind == "column_wise" else ():
             alike = [table, *_cut_alike(problem, placed, table, count)]
             yield {**placed, **_columns(problem, alike, count, ranks)}
-    ranks_per_host = problem.task.ranks_per_host
-    host = np.arange(len(rank_ms)) // ranks_per_host * (ranks_per_host > 1)  # 0 for all if a host is one rank
-    kinds = np.stack([rank_ms.round(9), problem.limits, host], axis=1)
-    targets = np.unique(kinds, axis=0, return_index=True)[1].tolist()  # one of all ranks that are alike
     for place, (shard, own) in enumerate(placed[table.name]):
         if shard.sharding_type != "column_wise":
             return
