@@ -82,3 +82,15 @@ def test_tables_that_are_kept_together_move_together():
     problem = Problem(task, step_models(), WEIGHTS_AND_OPTIMIZER)
     found = polished(problem, Placement(tuple(map(whole, tables)), (0, 0, 0)), usable_types)
     assert found.ranks == (1, 1, 0)
+
+
+def test_a_table_goes_past_ranks_without_room():
+    """The rank with the lowest load is full of a table that is hardly looked up."""
+    tables = [Table("idle", 4000, 16, 0.001), Table("other", 100, 16, 5.0), Table("cut", 1000, 16, 90.0)]
+    own = [TableConstraint("idle", ranks=[2]), TableConstraint("other", ranks=[0])]
+    constraints = Constraints(own, sharding_types=("column_wise",))
+    limits = [round(1.1 * tables[0].weight_bytes)] * 3
+    task = ShardingTask(tables, 3, 4096, limits, constraints=constraints)
+    problem = Problem(task, step_models(), WEIGHTS_AND_OPTIMIZER)
+    found = polished(problem, Placement(tuple(map(whole, tables)), (2, 0, 1)), usable_types)
+    assert {rank for shard, rank in zip(found.shards, found.ranks, strict=True) if shard.table.name == "cut"} == {0, 1}

@@ -12,7 +12,7 @@ from itertools import cycle
 
 import numpy as np
 
-from neuroshard_pipeline.arrays import FloatArray
+from neuroshard_pipeline.arrays import FloatArray, IntArray
 from neuroshard_pipeline.errors import DoesNotFitError
 from neuroshard_pipeline.search.parts import step_parts
 from neuroshard_pipeline.search.plan import Placement
@@ -76,12 +76,14 @@ def _changes(problem: Problem, placed: _Placed, table: Table, usable: Usable, ra
     """The placement after every change of a table; `rank_ms` (W,) are the predicted costs of the ranks before it."""
     ranks_per_host = problem.task.ranks_per_host
     host = np.arange(len(rank_ms)) // ranks_per_host * (ranks_per_host > 1)  # 0 for all if a host is one rank
-    kinds = np.stack([rank_ms.round(9), problem.limits, host], axis=1)
-    targets = np.unique(kinds, axis=0, return_index=True)[1].tolist()  # one of all ranks that are alike
+    others = _joined(problem, {**placed, table.name: []})
+    room = problem.limits - problem.memory.bytes_of_ranks(others.shards, others.ranks, problem.task)
+    order = np.argsort(-room, kind="stable")
+    kinds = np.stack([rank_ms.round(9), problem.limits, host], axis=1)[order]
+    targets = order[np.unique(kinds, axis=0, return_index=True)[1]].tolist()  # the roomiest of all ranks that are alike
     for group in (names for names in problem.task.constraints.together if table.name in names):
         yield from ({**placed, **{name: [(placed[name][0][0], rank)] for name in group}} for rank in targets)
         return
-    others = _joined(problem, {**placed, table.name: []})
     rest_ms = step_parts(problem.task, others.shards, others.ranks, problem.models, problem.known).own_ms
     ranks, counts = np.argsort(rest_ms, kind="stable").tolist(), block_counts(table.embedding_dim)[:_NUM_COUNTS]
     for kind in usable(table, problem):
@@ -89,7 +91,7 @@ def _changes(problem: Problem, placed: _Placed, table: Table, usable: Usable, ra
             yield {**placed, table.name: form}
         for count in counts if kind == "column_wise" else ():
             alike = [table, *_cut_alike(problem, placed, table, count)]
-            yield {**placed, **_columns(problem, alike, count, ranks)}
+            yield {**placed, **_columns(problem, alike, count, ranks, room)}
     for place, (shard, own) in enumerate(placed[table.name]):
         if shard.sharding_type != "column_wise":
             return
@@ -118,13 +120,14 @@ def _cut_alike(problem: Problem, placed: _Placed, table: Table, count: int) -> I
             yield other
 
 
-def _columns(problem: Problem, tables: Sequence[Table], count: int, ranks: Sequence[int]) -> _Placed:
-    """The tables in equal column blocks on their first allowed `ranks`; none if blocks would be too narrow."""
+def _columns(problem: Problem, tables: Sequence[Table], count: int, ranks: Sequence[int], room: IntArray) -> _Placed:
+    """The tables in equal column blocks on the first allowed `ranks`, first those with `room` (W,); none if too few."""
     found = _Placed()
     for table in tables:
         width = table.embedding_dim // count
         allowed = problem.task.constraints.of(table.name).allowed_ranks(problem.task.world_size)
-        own = [rank for rank in ranks if rank in allowed]
+        needed = problem.memory.shard_bytes(Shard(table, 0, width), problem.task)
+        own = sorted((rank for rank in ranks if rank in allowed), key=lambda rank: room[rank] < needed)
         own = own[len(found) * count :] + own[: len(found) * count]
         if len(own) < count:
             return {}

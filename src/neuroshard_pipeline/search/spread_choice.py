@@ -107,9 +107,8 @@ class SpreadChoice:
     def combinations(self, most: int) -> list[Candidate]:
         """Candidates with all combinations of the tables' types, without estimates; none if more than `most`."""
         own = [[(name, kind) for kind in kinds] for name, kinds in self._types.items()]
-        if math.prod(map(len, own)) > most:
-            return []
-        spread = ({name: kind for name, kind in pairs if kind != "column_wise"} for pairs in product(*own))
+        combined = product(*own) if math.prod(map(len, own)) <= most else ()
+        spread = ([pair for pair in pairs if pair[1] != "column_wise"] for pairs in combined)
         return [Candidate(np.nan, partial(dict, types)) for types in spread]
 
     def neighbours(self, types: Mapping[str, ShardingType]) -> list[Candidate]:
