@@ -75,7 +75,7 @@ def test_grid_sharded_tables_may_have_fewer_column_blocks_than_there_are_hosts()
     )  # 2.23 with as many blocks as hosts
 
 
-def test_few_tables_are_searched_from_all_combinations_of_sharding_types():
+def test_modules_may_have_different_sharding_types():
     """Two weighted tables are best grid-sharded together, the other one row-wise; no single change leads there."""
     tables = [
         Table("t0", 740, 64, 17.9, num_features=2, is_weighted=True),
@@ -86,6 +86,18 @@ def test_few_tables_are_searched_from_all_combinations_of_sharding_types():
     task = ShardingTask(tables, 5, 285, 16_601_884, "adam", **options)
     plan = shard(task, load_cost_models("h100"), params=QUICK)
     assert plan.predicted_cost_ms < 0.5  # 0.523 if all tables are row-wise
+
+
+def test_one_module_may_be_replicated_and_the_other_one_column_wise():
+    rows, dims = (31, 2365, 49, 27, 43, 13, 19), (20, 48, 48, 64, 20, 32, 64)
+    factors, weighted = (6.69, 0.561, 59.0, 0.201, 6.23, 2.53, 0.509), (1, 3, 6)
+    tables = [
+        Table(f"t{at}", *each, pooling="mean" if at in (2, 5) else "sum", data_type="fp16", is_weighted=at in weighted)
+        for at, each in enumerate(zip(rows, dims, factors, strict=True))
+    ]
+    task = ShardingTask(tables, 5, 14_010, 503_224, "rowwise_adagrad", num_replica_groups=2)
+    plan = shard(task, load_cost_models("h100"), params=QUICK)
+    assert plan.predicted_cost_ms < 1.3  # 1.36 with the same types in both modules
 
 
 def test_a_rank_that_the_cost_models_tell_apart_from_others_is_tried():

@@ -7,14 +7,8 @@ from typing import Any
 import pandas as pd
 
 from neuroshard_pipeline.evaluation.totals import STEP_COLUMNS, plan_totals
+from neuroshard_pipeline.report import sharder_summary
 from neuroshard_pipeline.report.formats import fixed
-from neuroshard_pipeline.report.sharder_summary import (
-    agreement_note,
-    comparison_notes,
-    cost_note,
-    noise_note,
-    sharder_table,
-)
 
 #: Parts of a step that the clock of a rank tells apart, and the predicted parts that make them up.
 _SPANS = {
@@ -27,12 +21,13 @@ _SPANS = {
 def summary_table(summary: Mapping[str, Any]) -> str:
     """`search.summary` as aligned text: one line per sharder, the cheapest first, then comparisons and noise."""
     notes = [
-        cost_note(summary),
-        *comparison_notes(summary),
-        agreement_note(summary),
-        noise_note(summary["noise"], summary["num_common_tasks"]),
+        sharder_summary.cost_note(summary),
+        *sharder_summary.comparison_notes(summary),
+        sharder_summary.agreement_note(summary),
+        sharder_summary.noise_note(summary["noise"], summary["num_common_tasks"]),
     ]
-    return "\n".join([aligned_table(sharder_table(summary)), "", *(textwrap.fill(note, 90) for note in notes if note)])
+    table = aligned_table(sharder_summary.sharder_table(summary))
+    return "\n".join([table, "", *(textwrap.fill(note, 90) for note in notes if note)])
 
 
 def part_table(plan_costs: pd.DataFrame) -> str:

@@ -14,7 +14,6 @@ Three kinds of tables are spread:
 the best ones. A step has fixed costs for every sharding type that occurs; therefore whole sets of tables are compared.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -105,11 +104,21 @@ class SpreadChoice:
         return sorted(found, key=lambda candidate: candidate.estimate_ms)
 
     def combinations(self, most: int) -> list[Candidate]:
-        """Candidates with all combinations of the tables' types, without estimates; none if more than `most`."""
-        own = [[(name, kind) for kind in kinds] for name, kinds in self._types.items()]
-        combined = product(*own) if math.prod(map(len, own)) <= most else ()
-        spread = ([pair for pair in pairs if pair[1] != "column_wise"] for pairs in combined)
-        return [Candidate(np.nan, partial(dict, types)) for types in spread]
+        """Candidates without estimates: all combinations of types of tables, or else of modules, if at most `most`.
+
+        A table that may not have the type of its module has the first one that it may have.
+        """
+        tables, kinds = self._problem.task.tables, ("column_wise", _REPLICA, *self._cuts)
+        alone, found = len(kinds) ** len(tables) <= most, list[Candidate]()
+        group = {table.name: table.name if alone else table.embedding_module for table in tables}
+        groups = dict.fromkeys(group.values())
+        for each in product(kinds, repeat=len(groups)) if len(kinds) ** len(groups) <= most else ():
+            of = dict(zip(groups, each, strict=True))
+            own = {name: (of[group[name]], self._must.get(name), *self._types[name]) for name in group}
+            first = {name: next(kind for kind in by if kind in self._types[name]) for name, by in own.items()}
+            spread = {name: kind for name, kind in first.items() if kind != "column_wise"}
+            found.append(Candidate(np.nan, partial(dict, {**self._must, **spread})))
+        return found
 
     def neighbours(self, types: Mapping[str, ShardingType]) -> list[Candidate]:
         """Candidates with another sharding type for one of the tables, in ascending order of estimated cost."""

@@ -58,7 +58,7 @@ _NUM_PRICED = 8
 #: Small tasks with more hosts also get starting points whose grid-sharded tables have at most so many column blocks.
 _FEW_BLOCKS = 2
 
-#: The search starts from all combinations of sharding types if the tables may have at most so many.
+#: Small tasks also start from all combinations of sharding types for tables, or else for modules, if there are so few.
 _MOST_COMBINATIONS = 128
 
 #: In each of at most this many rounds, the type of one table of the cheapest starting point is changed; the second
@@ -182,10 +182,7 @@ def _refined(problem: Problem, choice: SpreadChoice, starts: list[_Start], searc
 def _starts(
     problem: Problem, choice: SpreadChoice, search: SearchParams, given: Placement | None = None
 ) -> list[_Start]:
-    """Starting points of the column search for the most promising sets of spread tables, the cheapest first.
-
-    The placement `given` is one of them.
-    """
+    """Starting points of the column search, the cheapest first: promising sets of spread tables, and `given`."""
     ranked = choice.candidates()
     found = _starts_that_fit(problem, ranked, search, _NUM_SETS_IF_LARGE if _is_large(problem) else _NUM_SETS)
     if not found:
@@ -195,7 +192,8 @@ def _starts(
         except DoesNotFitError:
             if given is None:
                 raise
-    combined = _starts_that_fit(problem, choice.combinations(_MOST_COMBINATIONS), search, _MOST_COMBINATIONS)
+    few = choice.combinations(_MOST_COMBINATIONS) if _size(problem) <= _SMALL else []
+    combined = _starts_that_fit(problem, few, search, len(few))
     for starts in (found, combined) if _size(problem) <= _SMALL and problem.task.num_hosts > _FEW_BLOCKS else ():
         for types in [start.spread.types for start in starts if "grid_shard" in start.spread.types.values()]:
             with suppress(DoesNotFitError):

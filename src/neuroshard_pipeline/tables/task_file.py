@@ -5,14 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from neuroshard_pipeline.errors import TableFileError, TaskError
+from neuroshard_pipeline.tables import table_file
 from neuroshard_pipeline.tables.records import Record, read_records
-from neuroshard_pipeline.tables.table_file import (
-    OPTIONAL_COLUMNS,
-    REQUIRED_COLUMNS,
-    check_columns,
-    optional_values,
-    tables_of_records,
-)
 from neuroshard_pipeline.tables.task import TASK_DEFAULTS, TASK_ONLY_COLUMNS, ShardingTask
 
 _READERS: dict[str, Callable[[Record, str], Any]] = {
@@ -39,7 +33,8 @@ def read_tasks(path: str | Path) -> list[ShardingTask]:
         TableFileError: the file is invalid; the message names file, row, column, value and remedy.
     """
     records = read_records(Path(path))
-    check_columns(records, (*TASK_ONLY_COLUMNS, *REQUIRED_COLUMNS), (*OPTIONAL_COLUMNS, *TASK_DEFAULTS))
+    required = (*TASK_ONLY_COLUMNS, *table_file.REQUIRED_COLUMNS)
+    table_file.check_columns(records, required, (*table_file.OPTIONAL_COLUMNS, *TASK_DEFAULTS))
     by_task: dict[str, list[Record]] = {}
     for record in records:
         by_task.setdefault(record.text("task_id", "give a name"), []).append(record)
@@ -48,7 +43,7 @@ def read_tasks(path: str | Path) -> list[ShardingTask]:
 
 def _task(task_id: str, rows: list[Record]) -> ShardingTask:
     try:
-        return ShardingTask(tables_of_records(rows), **_common_values(rows, task_id), task_id=task_id)
+        return ShardingTask(table_file.tables_of_records(rows), **_common_values(rows, task_id), task_id=task_id)
     except TaskError as error:
         raise TableFileError(f"{rows[0].path}: {rows[0].where}: {error}") from error
 
@@ -57,7 +52,8 @@ def _common_values(rows: list[Record], task_id: str) -> dict[str, Any]:
     """The values that all rows of a task have."""
     first: dict[str, Any] = {}
     for row in rows:
-        own = {name: row.count(name) for name in TASK_ONLY_COLUMNS[1:]} | optional_values(row, TASK_DEFAULTS, _READERS)
+        own = {name: row.count(name) for name in TASK_ONLY_COLUMNS[1:]}
+        own |= table_file.optional_values(row, TASK_DEFAULTS, _READERS)
         for column, value in own.items():
             if first and value != first[column]:
                 remedy = f"give all rows of task {task_id} the same value"
