@@ -43,9 +43,12 @@ _MOST_TRIED = 4
 #: by 0.3 %, at most by 38 %). Small tasks have one more, without spread tables. Large tasks have none: no cost fell.
 _NUM_SEARCHED = 3
 
-#: Tasks with at most this many tables times ranks end with `search.polish`. It lowers predicted costs of random tasks
-#: by up to a fifth. The fewer tables times ranks, the more results are improved; in larger tasks, only the best is.
-_SMALL = 400
+#: Tasks with at most this many tables times ranks have several beam searches whose results are improved.
+_SMALL = 500
+
+#: Tasks with at most this many end with `search.polish` (predicted costs of random tasks fall by up to a fifth). The
+#: fewer tables times ranks, the more results it improves.
+_TINY = 400
 
 #: The local search improves a beam search's result only if its cost is at most this multiple of the lowest one. On the
 #: 16 tasks of `make run`, this takes a third less time than improving all; predicted costs rise by 0.03 % on average.
@@ -55,12 +58,10 @@ _MOST_ABOVE_BEST_RESULT = 1.1
 #: which knows only one all-to-all, however many modules there are.
 _NUM_PRICED = 8
 
-#: Small tasks with more hosts also get starting points whose grid-sharded tables have at most so many column blocks.
+#: Tiny tasks with more hosts also get starting points whose grid-sharded tables have at most so many column blocks.
 _FEW_BLOCKS = 2
-
-#: Small tasks also start from all combinations of sharding types for tables, or else for modules, if there are so few.
+#: They also start from all combinations of sharding types for tables, or else for modules, if there are so few.
 _MOST_COMBINATIONS = 128
-
 #: In each of at most this many rounds, the type of one table of the cheapest starting point is changed; the second
 #: number is the most changes that are tried in a round.
 _MOST_CHANGES, _NUM_NEIGHBOURS = 6, 8
@@ -93,7 +94,7 @@ def whole_step_placement(
     """The placement of lowest predicted cost that the search finds; none of the placements `given` is cheaper.
 
     The local search minimises the sum of both halves of a step, without waits between them. Except in large tasks,
-    `search.host_blocks` and `search.halves` improve the placement further. In small tasks, `search.polish` does, too,
+    `search.host_blocks` and `search.halves` improve the placement further. In tiny tasks, `search.polish` does, too,
     and several results are improved. The search also starts from the cheapest of the placements `given`.
 
     Raises:
@@ -104,7 +105,7 @@ def whole_step_placement(
     best_given = min((each for each in given if problem.fits_host_memory(each)), key=price, default=None)
     found = _searched_placements(problem, search, local, rng, best_given)
     if not _is_large(problem):
-        found = [_improved_step(problem, each) for each in found[: max(1, _SMALL // _size(problem))]]
+        found = [_improved_step(problem, each) for each in found[: max(1, _TINY // _size(problem))]]
     best = min(found, key=price)
     if best_given is not None and price(best_given) < price(best):
         return best_given if _is_large(problem) else _improved_step(problem, best_given)
@@ -113,7 +114,7 @@ def whole_step_placement(
 
 def _improved_step(problem: Problem, placement: Placement) -> Placement:
     found = balanced_halves(problem, improved_on_hosts(problem, placement, usable_types))
-    return polished(problem, found, usable_types) if _size(problem) <= _SMALL else found
+    return polished(problem, found, usable_types) if _size(problem) <= _TINY else found
 
 
 def _searched_placements(
@@ -192,9 +193,9 @@ def _starts(
         except DoesNotFitError:
             if given is None:
                 raise
-    few = choice.combinations(_MOST_COMBINATIONS) if _size(problem) <= _SMALL else []
+    few = choice.combinations(_MOST_COMBINATIONS) if _size(problem) <= _TINY else []
     combined = _starts_that_fit(problem, few, search, len(few))
-    for starts in (found, combined) if _size(problem) <= _SMALL and problem.task.num_hosts > _FEW_BLOCKS else ():
+    for starts in (found, combined) if _size(problem) <= _TINY and problem.task.num_hosts > _FEW_BLOCKS else ():
         for types in [start.spread.types for start in starts if "grid_shard" in start.spread.types.values()]:
             with suppress(DoesNotFitError):
                 starts.append(_start(problem, types, search, _FEW_BLOCKS))
