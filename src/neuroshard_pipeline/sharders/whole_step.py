@@ -62,6 +62,7 @@ _NUM_PRICED = 8
 _FEW_BLOCKS = 2
 #: They also start from all combinations of sharding types for tables, or else for modules, if there are so few.
 _MOST_COMBINATIONS = 128
+
 #: In each of at most this many rounds, the type of one table of the cheapest starting point is changed; the second
 #: number is the most changes that are tried in a round.
 _MOST_CHANGES, _NUM_NEIGHBOURS = 6, 8
