@@ -5,8 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from kedro.io import DataCatalog, MemoryDataset
+from kedro.pipeline import Node, Pipeline
 
 from neuroshard_pipeline import duration
+from neuroshard_pipeline.hooks import ProgressHooks
 
 ROOT = Path(__file__).parents[1]
 
@@ -61,3 +64,14 @@ def test_the_first_line_needs_no_installed_package() -> None:
     printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert printed.startswith("make run takes about ")
     assert printed.count("\n") == 1
+
+
+@pytest.mark.parametrize(("changed", "announced"), [({}, True), ({"plan": {}}, True), ({"search": {"a": 1}}, False)])
+def test_a_run_announces_only_stages_that_the_command_line_does_not_change(
+    changed: dict[str, dict[str, object]], announced: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    catalog = DataCatalog({"parameters": MemoryDataset({"expected_seconds": {"search": 100}})})
+    pipeline = Pipeline([Node(sorted, "found", "read", name="search.read", tags="search")])
+    with caplog.at_level("INFO"):
+        ProgressHooks().before_pipeline_run({"runtime_params": changed}, pipeline, catalog)
+    assert ("this run takes about" in caplog.text) == announced

@@ -168,13 +168,13 @@ class ProgressHooks:
 
     def __init__(self) -> None:
         self._announced_minutes: float | None = None
-        self._start_s = time.monotonic()
-        self._num_started = self._num_nodes = 0
+        self._start_s, self._num_started, self._num_nodes = time.monotonic(), 0, 0
 
     @hook_impl
-    def before_pipeline_run(self, pipeline: Pipeline, catalog: CatalogProtocol) -> None:
-        """Announce the duration if `expected_seconds` has a duration for a stage of the run."""
-        parameters, stages = catalog.load("parameters"), {tag for node in pipeline.nodes for tag in node.tags}
+    def before_pipeline_run(self, run_params: dict[str, Any], pipeline: Pipeline, catalog: CatalogProtocol) -> None:
+        """Announce the duration if `expected_seconds` has one for a stage, and `--params` does not change any stage."""
+        stages = {tag for node in pipeline.nodes for tag in node.tags}
+        parameters = catalog.load("parameters") if stages.isdisjoint(run_params["runtime_params"] or ()) else {}
         expected_s = {name: s for name, s in (parameters.get("expected_seconds") or {}).items() if name in stages}
         budgeted_s = parameters.get("budgeted_seconds") or {}
         self._start_s, self._num_started, self._num_nodes = time.monotonic(), 0, len(pipeline.nodes)
