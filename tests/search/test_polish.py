@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from neuroshard_pipeline.cost_models import load_cost_models
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.polish import polished
 from neuroshard_pipeline.search.price import placement_cost_ms, price_plan
@@ -12,7 +13,7 @@ from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.sharders.usable_types import usable_types
 from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
 from neuroshard_pipeline.tables.step_work import torchrec_type
-from neuroshard_pipeline.tables.table import Table, whole
+from neuroshard_pipeline.tables.table import Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 from search.settings import WEIGHTS_AND_OPTIMIZER
 from search.small_step import step_models
@@ -94,3 +95,14 @@ def test_a_table_goes_past_ranks_without_room():
     problem = Problem(task, step_models(), WEIGHTS_AND_OPTIMIZER)
     found = polished(problem, Placement(tuple(map(whole, tables)), (2, 0, 1)), usable_types)
     assert {rank for shard, rank in zip(found.shards, found.ranks, strict=True) if shard.table.name == "cut"} == {0, 1}
+
+
+def test_the_blocks_of_a_table_are_joined_on_one_of_its_own_ranks():
+    """Another rank has less load, but a lookup kernel of its own, whose pooling the cut table does not share."""
+    tables = [Table("alike", 400, 16, 5.0), Table("mean", 100, 16, 1.0, pooling="mean"), Table("cut", 300, 64, 4.0)]
+    own = [TableConstraint("alike", ranks=[0]), TableConstraint("mean", ranks=[1])]
+    task = ShardingTask(tables, 2, 64, 2**30, constraints=Constraints(own, sharding_types=("column_wise",)))
+    problem = Problem(task, load_cost_models("h100"), WEIGHTS_AND_OPTIMIZER)
+    halves = Shard(tables[2], 0, 32), Shard(tables[2], 32, 32)
+    found = polished(problem, Placement((*map(whole, tables[:2]), *halves), (0, 1, 0, 1)), usable_types)
+    assert found.ranks == (0, 1, 0)

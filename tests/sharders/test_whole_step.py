@@ -20,7 +20,7 @@ from neuroshard_pipeline.sharders.neuroshard import NeuroShard
 from neuroshard_pipeline.sharders.usable_types import usable_types
 from neuroshard_pipeline.tables.constraints import Constraints
 from neuroshard_pipeline.tables.step_work import torchrec_type
-from neuroshard_pipeline.tables.table import Shard, Table
+from neuroshard_pipeline.tables.table import Shard, Table, whole
 from neuroshard_pipeline.tables.task import ShardingTask
 
 PLUS = NeuroShard(QUICK_SEARCH, LOCAL_SEARCH.model_copy(update={"max_rounds": 10}))
@@ -231,3 +231,14 @@ def test_tables_that_may_not_be_whole_are_cut_where_no_rank_has_room_for_replica
     types = ("data_parallel", "grid_shard", "table_row_wise")
     task = ShardingTask(tables, 2, 512, 390_684, local_world_size=1, constraints=Constraints(sharding_types=types))
     assert set(types_of(plan_of(task, step_models())).values()) == {"grid_shard"}
+
+
+def test_tables_of_few_samples_are_placed_by_the_lookup_kernels_that_they_share():
+    """Launches of kernels take most of a step: while both ranks have tables of both poolings, no single move helps."""
+    sums = ((38, 1.8), (219, 0.2), (4685, 3.1), (985, 1.8), (240, 0.2))
+    tables = [Table("s", 18, 64, 0.3, pooling="none"), *(Table(f"t{n}", n, 64, pooling) for n, pooling in sums)]
+    task = ShardingTask(tables, 2, 40, (1_800_000, 1_400_000), local_world_size=1, pipelines_input_dist=True)
+    models = load_cost_models("h100")
+    apart = Placement(tuple(map(whole, tables)), (1, 0, 0, 0, 0, 0))
+    limit_ms = 1.001 * placement_cost_ms(Problem(task, models, WEIGHTS_AND_OPTIMIZER), apart)
+    assert plan_of(task, models).predicted_cost_ms <= limit_ms

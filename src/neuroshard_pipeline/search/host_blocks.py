@@ -21,7 +21,7 @@ from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.spread import Spread, joined, spread_of
 from neuroshard_pipeline.search.spread_choice import Usable
 from neuroshard_pipeline.tables.row_blocks import row_shards
-from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, ShardingType, Table, whole
+from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, ShardingType, whole
 
 _MOST_ROUNDS = 12
 #: Numbers of blocks of the busiest host, of least loaded hosts, and of small tables that changes concern.
@@ -100,7 +100,8 @@ class _HostSearch:
         read = {entry: self._tables[entry[0]].pooling_factor * blocks[entry[0]][entry[1]][0] for entry in here}
         here = sorted(here, key=lambda entry: -read[entry])[:_NUM_BLOCKS]  # rows per sample times their columns
         weights = {name: table.num_embeddings * table.embedding_dim for name, table in self._tables.items()}
-        small = sorted((name for name in blocks if self._may_be_replica(name, blocks)), key=weights.__getitem__)
+        replicable = (n for n in self._tables if "data_parallel" in self._usable(self._tables[n], self._problem))
+        small = sorted((name for name in replicable if len(blocks[name]) == 1), key=weights.__getitem__)
         for name, place in here:
             for host in least:
                 yield _moved(blocks, name, place, host)
@@ -111,10 +112,6 @@ class _HostSearch:
                 yield {**blocks, replica: ()}
                 if replica != name:
                     yield _halved({**blocks, replica: ()}, name, place, blocks[replica][0][1])
-
-    def _may_be_replica(self, name: str, blocks: Blocks) -> bool:
-        table: Table = self._tables[name]
-        return len(blocks[name]) == 1 and "data_parallel" in self._usable(table, self._problem)
 
 
 def _moved(blocks: Blocks, name: str, place: int, host: int) -> Blocks:

@@ -1,9 +1,10 @@
 """A local search over changes of one table at a time, each priced exactly: the last step of a search.
 
 A change gives the table another sharding type, or other equal column blocks, on the ranks or hosts with least load of
-other tables that may hold it; moves one of its column shards to another rank; or exchanges it with a column shard of
-another table. The best change of a table is made if it lowers the predicted cost; then the next table has its turn,
-until no table has such a change. Other searches compare estimates, take loads for costs, or look at slow ranks only.
+other tables that may hold it, or on its own ranks; moves one of its column shards to another rank; or exchanges it with
+a column shard of another table. The best change of a table is made if it lowers the predicted cost; then the next table
+has its turn, until no table has such a change. Other searches compare estimates, take loads for costs, or look at slow
+ranks only.
 """
 
 from collections.abc import Iterator, Sequence
@@ -91,7 +92,8 @@ def _changes(problem: Problem, placed: _Placed, table: Table, usable: Usable, ra
             yield {**placed, table.name: form}
         for count in counts if kind == "column_wise" else ():
             alike = [table, *_cut_alike(problem, placed, table, count)]
-            yield {**placed, **_columns(problem, alike, count, ranks, room)}
+            for first in ([], [rank for _, rank in placed[table.name]]):
+                yield {**placed, **_columns(problem, alike, count, list(dict.fromkeys([*first, *ranks])), room)}
     for place, (shard, own) in enumerate(placed[table.name]):
         if shard.sharding_type != "column_wise":
             return

@@ -195,7 +195,8 @@ class Problem:
             self._number.update({pair: len(self.unit) + index for index, pair in enumerate(new)})
             self.unit = np.append(self.unit, [unit for unit, _ in new])
             self.width = np.append(self.width, [width for _, width in new])
-            self.dims = np.append(self.dims, [self._outputs(unit, width) for unit, width in new])
+            outputs = [sum(outputs_per_sample(shard, task) for shard in self._shards(u, 0, w)) for u, w in new]
+            self.dims = np.append(self.dims, [round(task.comm_share * each) for each in outputs])  # words of 4 bytes
             self.bytes = np.append(self.bytes, [self.units[u].bytes(w, task, self.memory) for u, w in new])
             on_host = [self.units[u].host_bytes(w, task, self.memory) if self.uses_host_memory else 0 for u, w in new]
             self.host_bytes = np.append(self.host_bytes, on_host)
@@ -269,11 +270,6 @@ class Problem:
         """The shards of a kind: one shard, or all whole tables of a unit with several tables."""
         tables = [self.task.tables[index] for index in self.units[unit].members]
         return [Shard(tables[0], column, width)] if len(tables) == 1 else [whole(table) for table in tables]
-
-    def _outputs(self, unit: int, width: int) -> int:
-        """4-byte words that a sample gets from a kind, rounded."""
-        task = self.task
-        return round(task.comm_share * sum(outputs_per_sample(shard, task) for shard in self._shards(unit, 0, width)))
 
     def _embed_new_kinds(self) -> None:
         """Embed and price the kinds that were numbered since the last call."""

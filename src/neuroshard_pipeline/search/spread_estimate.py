@@ -25,7 +25,7 @@ from neuroshard_pipeline.tables.constraints import SEQUENCE_TYPES, TIER_TYPES
 from neuroshard_pipeline.tables.replica_groups import groups_on_host
 from neuroshard_pipeline.tables.samples import Reduction
 from neuroshard_pipeline.tables.step_work import QUANTITIES, shard_work
-from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, ShardingType, Table, whole
+from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, ShardingType, Table, first_part, whole
 
 _LEVELS = 5
 #: A table is split further while one of its shards costs more than this multiple of the cost of a balanced rank.
@@ -145,7 +145,7 @@ class SpreadEstimate:
 
     def _add_columns(self, tables: Sequence[Table]) -> None:
         """Embeddings (T, L, H), costs alone (T, L) and shared costs (T, L) of column shards of every level."""
-        shards = [_half(table, level) for table in tables for level in range(_LEVELS)]
+        shards = [first_part(table, level) for table in tables for level in range(_LEVELS)]
         place = np.arange(len(shards)).reshape(-1, _LEVELS)  # (T, L) in `shards`
         self._columns = self._sums(shards)[place]
         self._alone = self._compute_ms(self._columns)
@@ -224,9 +224,3 @@ def _is_possible(shard: Shard) -> bool:
     table = shard.table
     kinds = SEQUENCE_TYPES if table.tier is None else TIER_TYPES[table.tier.kind]
     return table.pooling != "none" or shard.sharding_type in kinds
-
-
-def _half(table: Table, level: int) -> Shard:
-    """The first of `2**level` column shards, or the narrowest possible one."""
-    width = max(table.embedding_dim // 2**level // COLUMN_GRANULARITY, 1) * COLUMN_GRANULARITY
-    return Shard(table, 0, width)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 
 import numpy as np
 
@@ -17,6 +18,10 @@ from neuroshard_pipeline.search.price import placement_cost_ms
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.sharders.base import Sharder, require_column_wise
 from neuroshard_pipeline.sharders.variants import best_variant
+from neuroshard_pipeline.tables.table import whole
+
+#: The local search also starts from all placements of whole tables, if there are at most so many.
+_MOST_PLACEMENTS = 512
 
 
 @dataclass(frozen=True)
@@ -66,9 +71,10 @@ class NeuroShard:
 
 
 def _placements(sharders: Sequence[Sharder], problem: Problem, rng: np.random.Generator) -> list[Placement]:
-    """The placements of all sharders that find one."""
-    found = []
+    """The placements of all sharders that find one and, if they are few, all allowed ones of whole tables."""
+    found, tables, ranks = list[Placement](), problem.task.tables, range(problem.task.world_size)
     for sharder in sharders:
         with suppress(DoesNotFitError, ConstraintError):
             found.append(sharder.shard(problem, rng))
-    return found
+    ways = product(ranks, repeat=len(tables)) if len(ranks) ** len(tables) <= _MOST_PLACEMENTS else ()
+    return found + [each for way in ways if problem.allows(each := Placement(tuple(map(whole, tables)), way))]

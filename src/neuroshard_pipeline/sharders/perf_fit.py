@@ -19,7 +19,7 @@ from neuroshard_pipeline.tables.lookups import lookup_batch_size, lookup_shard
 from neuroshard_pipeline.tables.profile import with_profile
 from neuroshard_pipeline.tables.row_blocks import row_shards
 from neuroshard_pipeline.tables.samples import REDUCTIONS
-from neuroshard_pipeline.tables.table import COLUMN_GRANULARITY, Shard, Table, whole
+from neuroshard_pipeline.tables.table import Shard, Table, first_part, whole
 from neuroshard_pipeline.torchrec_plan.perf_formula import (
     LEAST_WIDTH,
     FittedNumbers,
@@ -178,12 +178,7 @@ def fit_bandwidth(moved: FloatArray, costs_ms: FloatArray) -> float:
 def shard_sets(tables: Sequence[Table], batch_size: int, world_size: int) -> list[list[Shard]]:
     """Random sets of shards of `tables`: whole tables, halves and quarters of their columns."""
     rng = np.random.default_rng(_SEED)
-    tables = [with_profile(table, batch_size) for table in tables]
-    most = int(np.clip(2 * len(tables) / world_size, _FEWEST_SHARDS, _MOST_SHARDS))
+    pool = [with_profile(table, batch_size) for table in tables]
+    most = int(np.clip(2 * len(pool) / world_size, _FEWEST_SHARDS, _MOST_SHARDS))
     sizes = rng.integers(1, most, _NUM_SETS, endpoint=True)
-    return [[_part(tables[rng.integers(len(tables))], int(rng.integers(3))) for _ in range(size)] for size in sizes]
-
-
-def _part(table: Table, halvings: int) -> Shard:
-    width = (table.embedding_dim >> halvings) // COLUMN_GRANULARITY * COLUMN_GRANULARITY
-    return Shard(table, 0, max(width, COLUMN_GRANULARITY))
+    return [[first_part(pool[rng.integers(len(pool))], int(rng.integers(3))) for _ in range(size)] for size in sizes]

@@ -103,7 +103,8 @@ def whole_step_placement(
         ConstraintError: a table has no usable sharding type (`usable_types`).
     """
     price = partial(placement_cost_ms, problem)
-    best_given = min((each for each in given if problem.fits_host_memory(each)), key=price, default=None)
+    given = [each for each in given if problem.fits_host_memory(each)]
+    best_given = given[int(np.argmin([ms for ms, _ in placement_costs(problem, given)]))] if given else None
     found = _searched_placements(problem, search, local, rng, best_given)
     if not _is_large(problem):
         found = [_improved_step(problem, each) for each in found[: max(1, _TINY // _size(problem))]]

@@ -194,6 +194,11 @@ def whole(table: Table, sharding_type: ShardingType = "column_wise") -> Shard:
     return Shard(table, 0, table.embedding_dim, sharding_type=sharding_type)
 
 
+def first_part(table: Table, halvings: int) -> Shard:
+    """The first of `2**halvings` column shards of a table, or the narrowest possible one."""
+    return Shard(table, 0, max((table.embedding_dim >> halvings) // COLUMN_GRANULARITY, 1) * COLUMN_GRANULARITY)
+
+
 def _shown(record: Table | Shard, optional: Collection[str], hidden: Collection[str] = ()) -> str:
     """The `repr` of a table or shard without the `hidden` fields, and without `optional` fields of default value.
 
