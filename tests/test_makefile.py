@@ -58,7 +58,8 @@ def test_the_check_and_the_campaign_of_a_gpu_use_the_python_that_is_named():
 
 
 def test_an_environment_without_a_folder_is_refused_before_anything_is_installed():
-    done = subprocess.run(["make", "run", "ENV=nonsense"], cwd=ROOT, capture_output=True, text=True, check=False)
+    make = ["make", "--no-print-directory", "run", "ENV=nonsense"]
+    done = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
@@ -66,7 +67,7 @@ def test_an_environment_without_a_folder_is_refused_before_anything_is_installed
 
 
 def test_a_comparison_with_no_commit_is_refused_before_anything_is_installed():
-    make = ["make", "--dry-run", "same-results", "BEFORE="]
+    make = ["make", "--dry-run", "--no-print-directory", "same-results", "BEFORE="]
     done = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert done.stdout == ""

@@ -7,7 +7,7 @@ has its turn, until no table has such a change. Other searches compare estimates
 ranks only.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import suppress
 from itertools import cycle
 
@@ -45,12 +45,14 @@ def polished(problem: Problem, placement: Placement, usable: Usable) -> Placemen
         usable: gives the sharding types that a table may have.
     """
     best, ((cost_ms, parts),) = placement, placement_costs(problem, [placement])
-    num_priced = num_kept = 0
+    num_priced, num_kept, known = 0, 0, {_key(_placed(placement))}
     tables = sorted(problem.task.tables, key=lambda table: -table.pooling_factor * table.embedding_dim)
     for table in cycle(tables):
         rank_ms = np.array(predicted_cost(parts, problem.models, problem.task.batch_size).rank_ms)
-        changed = (_joined(problem, found) for found in _changes(problem, _placed(best), table, usable, rank_ms))
-        tried = [found for found in changed if problem.allows(found)]
+        changed = {_key(found): found for found in _changes(problem, _placed(best), table, usable, rank_ms)}
+        new = [_joined(problem, found) for key, found in changed.items() if key not in known]
+        tried = [found for found in new if problem.allows(found)]
+        known |= changed.keys()  # none of them costs less than the best of them, or than the placement that was kept
         costs = placement_costs(problem, tried)
         num_priced, num_kept = num_priced + len(tried), num_kept + 1
         least = min(range(len(tried)), key=lambda place: costs[place][0], default=None)
@@ -66,6 +68,14 @@ def _placed(placement: Placement) -> _Placed:
     for shard, rank in zip(placement.shards, placement.ranks, strict=True):
         found.setdefault(shard.table.name, []).append((shard, rank))
     return found
+
+
+def _key(placed: _Placed) -> Hashable:
+    """Equal for placements of one cost: equal shards of a table have the same cost, wherever their columns begin."""
+    return frozenset(
+        (name, *sorted((s.embedding_dim, s.num_rows, s.sharding_type, rank) for s, rank in of))
+        for name, of in placed.items()
+    )
 
 
 def _joined(problem: Problem, placed: _Placed) -> Placement:
