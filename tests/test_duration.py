@@ -8,8 +8,7 @@ import pytest
 from kedro.io import DataCatalog, MemoryDataset
 from kedro.pipeline import Node, Pipeline
 
-from neuroshard_pipeline import duration
-from neuroshard_pipeline.hooks import ProgressHooks
+from neuroshard_pipeline import duration, hooks
 
 ROOT = Path(__file__).parents[1]
 
@@ -68,10 +67,15 @@ def test_the_first_line_needs_no_installed_package() -> None:
 
 @pytest.mark.parametrize(("changed", "announced"), [({}, True), ({"plan": {}}, True), ({"search": {"a": 1}}, False)])
 def test_a_run_announces_only_stages_that_the_command_line_does_not_change(
-    changed: dict[str, dict[str, object]], announced: bool, caplog: pytest.LogCaptureFixture
+    changed: dict[str, dict[str, object]],
+    announced: bool,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The probe of the machine, which another test runs, is left out."""
+    monkeypatch.setattr(hooks, "slowdown", lambda: 1.0)
     catalog = DataCatalog({"parameters": MemoryDataset({"expected_seconds": {"search": 100}})})
     pipeline = Pipeline([Node(sorted, "found", "read", name="search.read", tags="search")])
     with caplog.at_level("INFO"):
-        ProgressHooks().before_pipeline_run({"runtime_params": changed}, pipeline, catalog)
+        hooks.ProgressHooks().before_pipeline_run({"runtime_params": changed}, pipeline, catalog)
     assert ("this run takes about" in caplog.text) == announced
