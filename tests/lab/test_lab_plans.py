@@ -76,7 +76,7 @@ def test_no_plan_of_a_tiny_task_on_two_hosts_is_cheaper_than_the_bound_of_branch
     assert 0.7e3 * min(costs) < found.least_us <= 1e3 * min(costs) * ROUNDING
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_the_cost_of_lab_plans_is_the_lab_s_on_three_hosts(seed):
     problem, rng = drawn_problem(seed, 4, 12, 4), np.random.default_rng(seed)
     options = [ways(table, problem) for table in problem.task.tables]

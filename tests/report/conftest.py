@@ -243,15 +243,13 @@ def whole_steps(inputs):
 #: Complete runs and runs with missing data.
 SCENARIOS = {
     "all measured": lambda inputs: inputs,
-    "reductions, nothing measured": lambda inputs: unmeasured(whole_steps(inputs)),
-    "reductions, and a sharder failed two tasks": lambda inputs: without_plans(
-        whole_steps(inputs), {("task-8x-000", "random"), ("task-8x-001", "random")}
+    "reductions, nothing measured, and a sharder failed two tasks": lambda inputs: without_plans(
+        unmeasured(whole_steps(inputs)), {("task-8x-000", "random"), ("task-8x-001", "random")}
     ),
     "no task solved by all": lambda inputs: without_plans(inputs, {(task, "random") for task in _TASKS}),
-    "a single task": lambda inputs: only_task(inputs, "task-8x-000"),
     "no plan at all": lambda inputs: without_plans(inputs, {(task, name) for task in _TASKS for name in SHARDERS}),
-    "only one sharder": lambda inputs: without_plans(
-        inputs, {(task, name) for task in _TASKS for name in SHARDERS if name != "neuroshard"}
+    "a single task and sharder": lambda inputs: without_plans(
+        only_task(inputs, "task-8x-000"), {("task-8x-000", name) for name in SHARDERS if name != "neuroshard"}
     ),
 }
 
