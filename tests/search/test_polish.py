@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neuroshard_pipeline.cost_models import load_cost_models
+from neuroshard_pipeline.search import polish
 from neuroshard_pipeline.search.plan import Placement
 from neuroshard_pipeline.search.polish import polished
-from neuroshard_pipeline.search.price import placement_cost_ms, price_plan
+from neuroshard_pipeline.search.price import placement_cost_ms, placement_costs, price_plan
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.sharders.usable_types import usable_types
 from neuroshard_pipeline.tables.constraints import Constraints, TableConstraint
@@ -106,3 +107,21 @@ def test_the_blocks_of_a_table_are_joined_on_one_of_its_own_ranks():
     halves = Shard(tables[2], 0, 32), Shard(tables[2], 32, 32)
     found = polished(problem, Placement((*map(whole, tables[:2]), *halves), (0, 1, 0, 1)), usable_types)
     assert found.ranks == (0, 1, 0)
+
+
+def test_no_placement_is_priced_twice(monkeypatch):
+    """The exchange of two tables is a change of either, and equal blocks of a table may change places."""
+    tables = [Table(f"t{at}", 400 + at, 32, 5.0 + at) for at in range(4)]
+    task = ShardingTask(tables, 3, 512, 2**30, constraints=Constraints(sharding_types=("column_wise",)))
+    problem, priced = Problem(task, step_models(), WEIGHTS_AND_OPTIMIZER), list[tuple]()
+
+    def recorded(problem, placements):
+        for each in placements:
+            held = zip(each.shards, each.ranks, strict=True)
+            priced.append(tuple(sorted((shard.table.name, shard.embedding_dim, rank) for shard, rank in held)))
+        return placement_costs(problem, placements)
+
+    monkeypatch.setattr(polish, "placement_costs", recorded)
+    polished(problem, on_rank_0(task), usable_types)
+    assert len(priced) > 30
+    assert len(set(priced)) == len(priced)

@@ -7,6 +7,7 @@ has its turn, until no table has such a change. Other searches compare estimates
 ranks only.
 """
 
+from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import suppress
 from itertools import cycle
@@ -52,7 +53,7 @@ def polished(problem: Problem, placement: Placement, usable: Usable) -> Placemen
         changed = {_key(found): found for found in _changes(problem, _placed(best), table, usable, rank_ms)}
         new = [_joined(problem, found) for key, found in changed.items() if key not in known]
         tried = [found for found in new if problem.allows(found)]
-        known |= changed.keys()  # none of them costs less than the best of them, or than the placement that was kept
+        known |= changed.keys()  # none of these costs less than the placement from which the search goes on
         costs = placement_costs(problem, tried)
         num_priced, num_kept = num_priced + len(tried), num_kept + 1
         least = min(range(len(tried)), key=lambda place: costs[place][0], default=None)
@@ -71,11 +72,9 @@ def _placed(placement: Placement) -> _Placed:
 
 
 def _key(placed: _Placed) -> Hashable:
-    """Equal for placements of one cost: equal shards of a table have the same cost, wherever their columns begin."""
-    return frozenset(
-        (name, *sorted((s.embedding_dim, s.num_rows, s.sharding_type, rank) for s, rank in of))
-        for name, of in placed.items()
-    )
+    """Equal for placements of one cost: equal shards of a table cost the same, wherever their columns begin."""
+    keys = ((name, s.embedding_dim, s.num_rows, s.sharding_type, rank) for name, of in placed.items() for s, rank in of)
+    return frozenset(Counter(keys).items())
 
 
 def _joined(problem: Problem, placed: _Placed) -> Placement:

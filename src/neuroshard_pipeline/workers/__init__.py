@@ -10,12 +10,7 @@ A team is one worker process, or several that do every job together, such as the
     mapping     applies a function to many items in parallel; one worker processes each item
     cores       pins a process to a core
 
-To start a Ray cluster, install the project with the extra [cluster] on every host and run
-
-    ray start --head --port 6379                   # on the first host, where the pipeline runs
-    ray start --address <first host>:6379          # on every other host
-
-Then set `engine: ray` and `address: auto` (for measurements, `cluster_address: auto`).
+`docs/clusters.md` says how to start a Ray cluster.
 """
 
 from neuroshard_pipeline.workers.cores import settle_on_core, settle_on_free_core
