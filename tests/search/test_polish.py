@@ -51,6 +51,17 @@ def test_column_shards_of_sequence_tables_of_a_module_keep_one_width(ms_per_mib)
     assert len(set(found.ranks)) > 1
 
 
+def test_all_sequence_tables_of_a_module_are_cut_where_the_cut_of_one_does_not_help():
+    """Cut tables have an input dist of their own beside that of whole ones."""
+    tables = [Table(f"t{at}", 25 + at, 256, 0.5 + at / 2, pooling="none") for at in range(2)]
+    options = {"local_world_size": 3, "pipelines_input_dist": True, "index_dedup": True, "comm_precision": "fp16"}
+    task = ShardingTask(tables, 6, 2136, 2**30, constraints=Constraints(sharding_types=("column_wise",)), **options)
+    problem = Problem(task, load_cost_models("h100"), WEIGHTS_AND_OPTIMIZER)
+    cut = Placement(tuple(Shard(table, first, 128) for table in tables for first in (0, 128)), (0, 3, 1, 4))
+    found = polished(problem, Placement(tuple(map(whole, tables)), (3, 0)), usable_types)
+    assert placement_cost_ms(problem, found) <= placement_cost_ms(problem, cut) * (1 + 1e-9)
+
+
 def test_two_tables_change_places_where_only_that_helps():
     """Each rank has memory for one of the tables, so that no single one can move."""
     tables = [Table("large", 4000, 16, 2.0), Table("small", 3900, 16, 60.0)]

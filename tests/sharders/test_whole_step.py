@@ -5,19 +5,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from search.settings import LOCAL_SEARCH, QUICK_SEARCH, WEIGHTS_AND_OPTIMIZER
+from search.settings import LOCAL_SEARCH, QUICK, QUICK_SEARCH, WEIGHTS_AND_OPTIMIZER
 from search.small_step import step_models
 from search.tasks import random_tables
 
 from neuroshard_pipeline.cost_models import load_cost_models
 from neuroshard_pipeline.errors import DoesNotFitError
 from neuroshard_pipeline.search.plan import Placement, Plan
+from neuroshard_pipeline.search.polish import polished
 from neuroshard_pipeline.search.price import placement_cost_ms, placement_costs, price_plan
 from neuroshard_pipeline.search.problem import Problem
 from neuroshard_pipeline.search.spread import column_problem, joined, spread_tables
 from neuroshard_pipeline.search.spread_choice import SpreadChoice
 from neuroshard_pipeline.sharders import whole_step
 from neuroshard_pipeline.sharders.neuroshard import NeuroShard
+from neuroshard_pipeline.sharders.registry import shard
 from neuroshard_pipeline.sharders.usable_types import usable_types
 from neuroshard_pipeline.tables.constraints import Constraints
 from neuroshard_pipeline.tables.step_work import torchrec_type
@@ -248,3 +250,14 @@ def test_tables_of_few_samples_are_placed_by_the_lookup_kernels_that_they_share(
     apart = Placement(tuple(map(whole, tables)), (1, 0, 0, 0, 0, 0))
     limit_ms = 1.001 * placement_cost_ms(Problem(task, models, WEIGHTS_AND_OPTIMIZER), apart)
     assert plan_of(task, models).predicted_cost_ms <= limit_ms
+
+
+def test_the_best_plan_of_other_sharders_is_improved_even_if_it_is_not_the_cheapest():
+    """The plans that a search ends with have many cuts; from whole tables, single changes lead to cheaper ones."""
+    task = ShardingTask(random_tables(np.random.default_rng(9), 8), 12, 1200, 2**40, local_world_size=3)
+    models = step_models(9, ms_per_mib=1.0)
+    problem = Problem(task, models, QUICK.memory)
+    greedy = shard(task, models, "size_greedy", QUICK)
+    improved = polished(problem, Placement(greedy.shards, greedy.ranks), usable_types)
+    found = shard(task, models, params=QUICK)
+    assert found.predicted_cost_ms <= 1.01 * placement_cost_ms(problem, improved)

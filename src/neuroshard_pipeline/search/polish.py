@@ -1,10 +1,10 @@
 """A local search over changes of one table at a time, each priced exactly: the last step of a search.
 
 A change gives the table another sharding type, or other equal column blocks, on the ranks or hosts with least load of
-other tables that may hold it, or on its own ranks; moves one of its column shards to another rank; or exchanges it with
-a column shard of another table. The best change of a table is made if it lowers the predicted cost; then the next table
-has its turn, until no table has such a change. Other searches compare estimates, take loads for costs, or look at slow
-ranks only.
+other tables that may hold it, or on its own ranks; cuts all sequence tables of its module alike; moves one of its
+column shards to another rank; or exchanges it with one of another table. The best change of a table is made if it
+lowers the predicted cost; then the next table has its turn, until no table has such a change. Other searches compare
+estimates, take loads for costs, or look at slow ranks only.
 """
 
 from collections import Counter
@@ -100,9 +100,9 @@ def _changes(problem: Problem, placed: _Placed, table: Table, usable: Usable, ra
         for form in _rows(problem, table, kind, rest_ms) if kind != "column_wise" else ():
             yield {**placed, table.name: form}
         for count in counts if kind == "column_wise" else ():
-            alike = [table, *_cut_alike(problem, placed, table, count)]
-            for first in ([], [rank for _, rank in placed[table.name]]):
-                yield {**placed, **_columns(problem, alike, count, list(dict.fromkeys([*first, *ranks])), room)}
+            alike, held = _cut_alike(problem, placed, table, count), [rank for _, rank in placed[table.name]]
+            for first, tables in (([], alike[0]), (held, alike[0]), ([], alike[1])):
+                yield {**placed, **_columns(problem, tables, count, list(dict.fromkeys([*first, *ranks])), room)}
     for place, (shard, own) in enumerate(placed[table.name]):
         if shard.sharding_type != "column_wise":
             return
@@ -119,16 +119,15 @@ def _moved(placed: _Placed, name: str, place: int, rank: int) -> _Placed:
     return {**placed, name: own}
 
 
-def _cut_alike(problem: Problem, placed: _Placed, table: Table, count: int) -> Iterator[Table]:
-    """The tables that must get `count` column blocks if a table gets as many.
+def _cut_alike(problem: Problem, placed: _Placed, table: Table, count: int) -> tuple[list[Table], list[Table]]:
+    """The tables that must get `count` column blocks if a table gets as many, and those that may.
 
     Shards of a module's cut sequence tables must have one width (`tables.step_work.torchrec_type`).
     """
-    for other in problem.task.tables if table.pooling == "none" and count > 1 else ():
-        blocks = placed[other.name]
-        is_cut = blocks[0][0].sharding_type == "column_wise" and len(blocks) not in (1, count)
-        if other is not table and is_cut and sequence_group(other) == sequence_group(table):
-            yield other
+    group = sequence_group(table) if count > 1 and table.pooling == "none" else None
+    others = [other for other in problem.task.tables if group and other is not table and sequence_group(other) == group]
+    may = [other for other in others if placed[other.name][0][0].sharding_type == "column_wise"]
+    return [table, *(other for other in may if len(placed[other.name]) not in (1, count))], [table, *may]
 
 
 def _columns(problem: Problem, tables: Sequence[Table], count: int, ranks: Sequence[int], room: IntArray) -> _Placed:

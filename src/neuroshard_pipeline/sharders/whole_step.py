@@ -96,7 +96,7 @@ def whole_step_placement(
 
     The local search minimises the sum of both halves of a step, without waits between them. Except in large tasks,
     `search.host_blocks` and `search.halves` improve the placement further. In tiny tasks, `search.polish` does, too,
-    and several results are improved. The search also starts from the cheapest of the placements `given`.
+    and several results are improved. The search also starts from the cheapest of the placements `given` and improves it.
 
     Raises:
         DoesNotFitError: no way to shard the tables was found that fits the memory of the ranks.
@@ -109,8 +109,8 @@ def whole_step_placement(
     if not _is_large(problem):
         found = [_improved_step(problem, each) for each in found[: max(1, _TINY // _size(problem))]]
     best = min(found, key=price)
-    if best_given is not None and price(best_given) < price(best):
-        return best_given if _is_large(problem) else _improved_step(problem, best_given)
+    if best_given is not None and (_size(problem) <= _TINY or price(best_given) < price(best)):
+        best = min(best, best_given if _is_large(problem) else _improved_step(problem, best_given), key=price)
     return best
 
 
