@@ -75,7 +75,7 @@ def unsharded_losses() -> dict[str, list[float]]:
 
 
 def test_every_plan_and_dense_mode_trains_to_the_losses_of_the_unsharded_model(unsharded_losses):
-    """On real ranks; other pairs are trained on virtual ranks below, and all by the test of the pipeline."""
+    """On real ranks; others are trained on virtual ranks below, and dhen with ddp by the test of the pipeline."""
     of_dlrm, of_dhen = {"models": ("dlrm",), "dense": ("ddp", "hybrid")}, {"models": ("dhen",), "dense": ("fsdp2",)}
     steps = pd.concat(
         train_under_plans(given, BATCHES, PARAMS.model_copy(update=form))
