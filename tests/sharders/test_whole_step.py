@@ -225,7 +225,7 @@ def test_no_stage_of_a_search_of_several_modules_ends_with_a_dearer_plan():
     task = ShardingTask(tables, 8, 8 * 1200, 2**40, "rowwise_adagrad")
     problem = Problem(task, load_cost_models("h100"), WEIGHTS_AND_OPTIMIZER)
     local = LOCAL_SEARCH.model_copy(update={"max_rounds": 10})
-    starts = whole_step._starts(problem, SpreadChoice(problem, usable_types), QUICK_SEARCH)
+    starts = whole_step._starts(problem, SpreadChoice(problem, usable_types), QUICK_SEARCH, ())
     started = [start for start in starts if start.state is not None][:3]
     assert started
     for start in started:

@@ -41,7 +41,8 @@ class SearchParams(Parameters):
 class LocalSearchParams(Parameters):
     """Local search that `neuroshard_plus` appends to a beam search.
 
-    With a step cost model, there may be several beam searches; each of their local searches has these budgets.
+    With a step cost model, there may be several beam searches; each of their local searches has these budgets, and
+    half the rounds in tiny tasks, where another search follows (`sharders.whole_step`).
 
     Attributes:
         max_rounds: largest number of rounds, whatever the speed of the machine; fewer if half of them bring nothing.
