@@ -97,7 +97,7 @@ def whole_step_placement(
 
     The local search minimises the sum of both halves of a step, without waits between them. Except in large tasks,
     `search.host_blocks` and `search.halves` improve the placement further. In tiny tasks, `search.polish` does, too,
-    and several results are improved. The search also starts from the cheapest placement `given` and improves it.
+    and several results are improved. The search also starts from the cheapest placement `given`; it is one of these.
 
     Raises:
         DoesNotFitError: no way to shard the tables was found that fits the memory of the ranks.
