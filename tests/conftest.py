@@ -1,14 +1,14 @@
-"""Settings and a fork server for all tests; fixtures with a finished run (environment `test`) and a Ray cluster."""
+"""Settings for all tests; fixtures with a finished run (environment `test`) and a Ray cluster."""
 
 import functools
 import gc
-import multiprocessing
 import os
+import shlex
 import shutil
 import sys
-from multiprocessing import forkserver
 from pathlib import Path
 
+import execnet
 import kedro_caches  # noqa: F401
 import pytest
 import yaml
@@ -16,7 +16,6 @@ from filelock import FileLock
 from hypothesis import HealthCheck, settings
 from kedro.framework.session import KedroSession
 from kedro.framework.startup import bootstrap_project
-from warm import MODULES
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -60,6 +59,13 @@ def quick_search() -> dict:
     return {name: settings[name] for name in ("neuroshard", "neuroshard_plus")}
 
 
+def pytest_xdist_setupnodes(specs: list[execnet.XSpec]) -> None:
+    """Let parallel workers be forks of one process that has imported all modules."""
+    if hasattr(os, "pidfd_open"):
+        for spec in specs:
+            spec.python = shlex.join([sys.executable, str(ROOT / "tests/forked_python.py")])
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the files with slow tests first, so that parallel workers finish at about the same time.
 
@@ -81,21 +87,6 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _fork_server() -> None:
-    """In a parallel run, start a fork server with the modules of all tests, for worker processes and programs.
-
-    A pytest process has one fork server. Without this call, the server would import only what the first team of workers
-    needs, and every worker of another team would import its own modules for seconds. A run that is not parallel usually
-    has few tests and starts no such server here.
-    """
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=os.pathsep)  # for the module `compiled`
-            multiprocessing.get_context("forkserver").set_forkserver_preload(MODULES)
-            forkserver.ensure_running()
 
 
 @pytest.fixture(scope="session")

@@ -102,7 +102,7 @@ def _run_program(arguments: list[str], output: Path, environment: dict[str, str]
         stream.flush()
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(output / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), descriptor)
-    _start_fork_server()
+    start_fork_server()
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
@@ -111,8 +111,8 @@ def _run_program(arguments: list[str], output: Path, environment: dict[str, str]
         runpy.run_path(arguments[0], run_name="__main__")
 
 
-def _start_fork_server() -> None:
-    """Fork the server of the program's worker processes, which `multiprocessing` would start as a new interpreter.
+def start_fork_server() -> None:
+    """Fork the server of this program's worker processes, which `multiprocessing` would start as a new interpreter.
 
     It is a child of the program, and ends after the program and its workers. It is forked before the program has
     threads: a process that is forked while a thread holds a lock of the C library would wait for this lock forever.

@@ -2,9 +2,9 @@ import dataclasses
 import json
 import re
 from html.parser import HTMLParser
+from importlib import resources
 
 import pytest
-from plotly.offline import get_plotlyjs
 
 from neuroshard_pipeline.report import FIGURES, render_report, report_page
 from report.conftest import SCENARIOS, titled_axes
@@ -72,8 +72,9 @@ def test_page_is_self_contained(page, page_text):
 
 
 def test_plotly_is_inlined_once_and_the_page_stays_small(page_text):
-    assert page_text.count(get_plotlyjs()[:80]) == 1
-    assert len(page_text.encode()) < len(get_plotlyjs().encode()) + 600_000
+    library = resources.files("plotly").joinpath("package_data/plotly.min.js").read_text("utf-8")
+    assert page_text.count(library[:80]) == 1
+    assert len(page_text.encode()) < len(library.encode()) + 600_000
 
 
 def test_style_loads_nothing(page_text):

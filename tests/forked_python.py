@@ -1,0 +1,90 @@
+"""The interpreter of pytest's parallel workers, which are forks of one process with the modules of all tests.
+
+pytest-xdist starts this script as `python -u -c <code>`. The first script forks a server that imports the modules for
+seconds of a core. Each script then passes its streams to the server, which forks the worker, and waits until the worker
+has ended. The server ends with the last script.
+"""
+
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+import types
+import warnings
+from multiprocessing import connection
+
+#: What the tests themselves import.
+IMPORTED_BY_TESTS = [
+    "nbclient",
+    "kedro_datasets.plotly",
+    "nbformat",
+    "plotly.subplots",
+    "scipy.stats",
+    "sklearn.metrics",
+]
+
+
+def _fork() -> bool:
+    """Fork the worker. Only the worker, which is a child of the server, returns True."""
+    address = f"\0tests of the pytest process {os.getppid()}"  # in no folder, so nothing is left to delete
+    with socket.socket(socket.AF_UNIX) as listener:
+        try:
+            listener.bind(address)
+        except OSError:  # another script has started the server
+            pass
+        else:
+            listener.listen()
+            if os.fork() == 0:
+                return _serve(listener)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.connect(address)
+        socket.send_fds(server, [b"streams"], [0, 1, 2])
+        worker = os.pidfd_open(int(server.recv(32)))
+        select.select([worker], [], [])
+    return False
+
+
+def _serve(listener: socket.socket) -> bool:
+    from warm import MODULES, start_fork_server
+
+    os.dup2(os.open(os.devnull, os.O_RDWR), 1)  # pytest waits until nobody holds the output of a worker that has ended
+    with warnings.catch_warnings(action="ignore"):
+        for module in [*MODULES, *IMPORTED_BY_TESTS]:
+            importlib.import_module(module)
+    gc.collect()
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a worker
+    scripts: set[socket.socket] = set()
+    while True:
+        for ready in connection.wait([listener, *scripts]):
+            if ready is not listener:
+                scripts.remove(ready)
+                ready.close()
+                continue
+            script, _ = listener.accept()
+            _, streams, _, _ = socket.recv_fds(script, 32, 3)
+            worker = os.fork()
+            if worker == 0:
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                for place, stream in enumerate(streams):
+                    os.dup2(stream, place)
+                    os.close(stream)
+                for opened in (listener, script, *scripts):
+                    opened.close()
+                start_fork_server()
+                return True
+            for stream in streams:
+                os.close(stream)
+            script.send(str(worker).encode())
+            scripts.add(script)
+        if not scripts:
+            return False
+
+
+if __name__ == "__main__" and _fork():
+    code, sys.argv[:] = sys.argv[-1], ["-c"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    exec(code, vars(sys.modules["__main__"]))
