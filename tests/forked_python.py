@@ -21,9 +21,10 @@ IMPORTED_BY_TESTS = [
     "nbclient",
     "kedro_datasets.plotly",
     "nbformat",
+    "plotly.offline",
     "plotly.subplots",
     "scipy.stats",
-    "sklearn.metrics",
+    "sklearn.ensemble",
 ]
 
 
