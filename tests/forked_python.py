@@ -5,6 +5,7 @@ seconds of a core. Each script then passes its streams to the server, which fork
 has ended. The server ends with the last script.
 """
 
+import ctypes
 import gc
 import importlib
 import os
@@ -15,6 +16,7 @@ import sys
 import types
 import warnings
 from multiprocessing import connection
+from pathlib import Path
 
 #: What the tests themselves import.
 IMPORTED_BY_TESTS = [
@@ -57,6 +59,7 @@ def _serve(listener: socket.socket) -> bool:
             importlib.import_module(module)
     gc.collect()
     gc.freeze()
+    _use_huge_pages()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a worker
     scripts: set[socket.socket] = set()
     while True:
@@ -83,6 +86,20 @@ def _serve(listener: socket.socket) -> bool:
             scripts.add(script)
         if not scripts:
             return False
+
+
+def _use_huge_pages() -> None:
+    """Move the memory of this process to pages of 2 MiB (Linux 6.1), so that a fork copies a third of the page table.
+
+    Without them, each of a thousand forks takes 35 ms of a core. A kernel that cannot do it leaves the memory as it is.
+    """
+    madvise, size, collapse = ctypes.CDLL(None).madvise, 2**21, 25
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, access, _, _, _, *name = line.split()
+        if access == "rw-p" and name in ([], ["[heap]"]):
+            first, last = (int(address, 16) for address in span.split("-"))
+            for start in range(-(-first // size) * size, last - size + 1, size):
+                madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), collapse)
 
 
 if __name__ == "__main__" and _fork():
