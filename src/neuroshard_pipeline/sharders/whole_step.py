@@ -108,7 +108,8 @@ def whole_step_placement(
     found = _searched_placements(problem, search, local, rng, best_given)
     if not _is_large(problem):
         results = [*found[:1], *best_given, *found[1:]]
-        found = [_improved_step(problem, each) for each in results[: max(1, _TINY // _size(problem))]]
+        results = results[: max(1, _TINY // _size(problem))]
+        found = [_improved_step(problem, each) for each in dict.fromkeys(results)]
     return min([*found, *best_given], key=partial(placement_cost_ms, problem))
 
 
