@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import sys
+import uuid
 from pathlib import Path
 
 import execnet
@@ -61,9 +62,10 @@ def quick_search() -> dict:
 
 def pytest_xdist_setupnodes(specs: list[execnet.XSpec]) -> None:
     """Let parallel workers be forks of one process that has imported all modules."""
+    server = uuid.uuid4().hex
     if hasattr(os, "pidfd_open"):
         for spec in specs:
-            spec.python = shlex.join([sys.executable, str(ROOT / "tests/forked_python.py")])
+            spec.python = shlex.join([sys.executable, str(ROOT / "tests/forked_python.py"), server])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,8 +1,8 @@
 """The interpreter of pytest's parallel workers, which are forks of one process with the modules of all tests.
 
-pytest-xdist starts this script as `python -u -c <code>`. The first script forks a server that imports the modules for
-seconds of a core. Each script then passes its streams to the server, which forks the worker, and waits until the worker
-has ended. The server ends with the last script.
+pytest-xdist starts this script with `<name of the server> -u -c <code>`. The first script forks the server, which
+imports the modules for seconds of a core. Each script then passes its streams to the server, which forks the worker,
+and waits until the worker has ended. The server ends with the last script.
 """
 
 import ctypes
@@ -32,7 +32,7 @@ IMPORTED_BY_TESTS = [
 
 def _fork() -> bool:
     """Fork the worker. Only the worker, which is a child of the server, returns True."""
-    address = f"\0tests of the pytest process {os.getppid()}"  # in no folder, so nothing is left to delete
+    address = f"\0{sys.argv[1]}"  # in no folder, so nothing is left to delete
     with socket.socket(socket.AF_UNIX) as listener:
         try:
             listener.bind(address)
@@ -46,6 +46,7 @@ def _fork() -> bool:
         server.connect(address)
         socket.send_fds(server, [b"streams"], [0, 1, 2])
         worker = os.pidfd_open(int(server.recv(32)))
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         select.select([worker], [], [])
     return False
 
@@ -60,7 +61,8 @@ def _serve(listener: socket.socket) -> bool:
     gc.collect()
     gc.freeze()
     _use_huge_pages()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a worker
+    signals = {signal.SIGINT: signal.SIG_IGN, signal.SIGCHLD: signal.SIG_IGN}  # nobody waits for a worker
+    before = {number: signal.signal(number, handler) for number, handler in signals.items()}
     scripts: set[socket.socket] = set()
     while True:
         for ready in connection.wait([listener, *scripts]):
@@ -72,7 +74,8 @@ def _serve(listener: socket.socket) -> bool:
             _, streams, _, _ = socket.recv_fds(script, 32, 3)
             worker = os.fork()
             if worker == 0:
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                for number, handler in before.items():
+                    signal.signal(number, handler)
                 for place, stream in enumerate(streams):
                     os.dup2(stream, place)
                     os.close(stream)
@@ -85,13 +88,13 @@ def _serve(listener: socket.socket) -> bool:
             script.send(str(worker).encode())
             scripts.add(script)
         if not scripts:
-            return False
+            os._exit(0)
 
 
 def _use_huge_pages() -> None:
-    """Move the memory of this process to pages of 2 MiB (Linux 6.1), so that a fork copies a third of the page table.
+    """Move the memory of this process to pages of 2 MiB (Linux 6.1), so that each fork copies fewer entries.
 
-    Without them, each of a thousand forks takes 35 ms of a core. A kernel that cannot do it leaves the memory as it is.
+    A kernel that cannot do it leaves the memory as it is.
     """
     madvise, size, collapse = ctypes.CDLL(None).madvise, 2**21, 25
     for line in Path("/proc/self/maps").read_text().splitlines():
