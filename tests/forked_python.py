@@ -56,6 +56,7 @@ def _serve(listener: socket.socket) -> bool:
 
     os.dup2(os.open(os.devnull, os.O_RDWR), 1)  # pytest waits until nobody holds the output of a worker that has ended
     with warnings.catch_warnings(action="ignore"):
+        warnings.filterwarnings("error", module="neuroshard_pipeline")  # as in the workers, which import nothing again
         for module in [*MODULES, *IMPORTED_BY_TESTS]:
             importlib.import_module(module)
     gc.collect()
